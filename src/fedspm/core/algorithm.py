@@ -1,0 +1,115 @@
+"""The contract: an algorithm is server logic that talks through `exchange`, and client steps that return replies."""
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import ClassVar, Protocol, TypeVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedspm.core.local import Client
+from fedspm.core.replies import Mean, Reply, Tensors
+from fedspm.core.settings import Settings
+
+Answer = TypeVar("Answer", bound=Reply)
+Step = Callable[..., tuple[Answer, Tensors]]  # step(client, shared, …) → (reply, the client's new private state)
+
+
+class Exchange(Protocol):
+    """Runs a client step at every client and merges the replies in client order. Engines implement it."""
+
+    @property
+    def round(self) -> int: ...
+
+    def __call__(self, step: "Step[Answer]", shared: Tensors, **arguments: Tensor) -> Answer: ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """What everybody knows before training: the shape of a row, the classes, the clients and their sizes."""
+
+    shape: tuple[int, ...]
+    classes: int
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+
+    @property
+    def clients(self) -> int:
+        return len(self.names)
+
+    @property
+    def sample_fraction(self) -> Float[Tensor, " m"]:
+        """ρ_i = n_i / n"""
+        counts = torch.tensor(self.counts, dtype=torch.float64)
+        return (counts / counts.sum()).float()
+
+
+class Algorithm(ABC):
+    """One method. `shared` and `private` are flat dicts of tensors; a step returns new ones and changes none."""
+
+    routes: ClassVar[bool] = False
+    leaves: ClassVar[Mapping[str, frozenset[str]]] = {"describe": frozenset({"count", "sum", "square"})}
+    """What may leave a client, by step: names of tensors, or the first part of dotted ones. Tested on the wire."""
+
+    def __init__(self, settings: Settings, task: Task):
+        self.settings = settings
+        self.task = task
+
+    # -- server ------------------------------------------------------------------------------------------------------
+
+    def start(self, exchange: Exchange) -> Tensors:
+        """The shared state before round 0. Algorithms add their parameters to the standardising statistics."""
+        totals = exchange(self.describe, {}).totals()
+        count = totals["count"].clamp_min(1)
+        mean = totals["sum"] / count
+        scale = (totals["square"] / count - mean.square()).clamp_min(0).sqrt()
+        scale = torch.where(scale > 1e-6, scale, 1.0)  # a constant feature stays as it is
+        return {"input.mean": mean.float(), "input.scale": scale.float()}
+
+    @abstractmethod
+    def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
+        """One round of training: the new shared state."""
+
+    def annealed(self, learning_rate: float, round: int) -> float:
+        """η_t = η ½ (1 + cos(π t / T)), T the horizon."""
+        return learning_rate * 0.5 * (1 + math.cos(math.pi * min(round / self.settings.schedule, 1)))
+
+    # -- client ------------------------------------------------------------------------------------------------------
+
+    def enrol(self, client: Client) -> Tensors:
+        """The private state of a client before its first step."""
+        return {}
+
+    def describe(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        """Count, sum and sum of squares of every channel or feature, from at least `min_count` rows."""
+        x = client.x if client.n >= self.settings.min_count else client.x[:0]
+        over = (0, 2, 3) if x.ndim == 4 else (0,)
+        total, square = torch.zeros(2, x.shape[1], dtype=torch.float64, device=x.device)
+        for piece in x.split(1024):
+            total += piece.double().sum(over)
+            square += piece.double().square().sum(over)
+        count = torch.tensor(x.numel() / x.shape[1], dtype=torch.float64)
+        return Mean(1, count=count, sum=total, square=square), client.private
+
+    def standardise(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+        mean, scale = shared["input.mean"], shared["input.scale"]
+        return (x - mean[:, None, None]) / scale[:, None, None] if x.ndim == 4 else (x - mean) / scale
+
+    # -- inference ---------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def embed(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Tensors:
+        """Whatever the shared encoders say of the rows, computed once for all clients."""
+
+    def log_scores(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m"] | None:
+        """How well each client matches each row, in log space; None if the method cannot route."""
+        return None
+
+    @abstractmethod
+    def local_probabilities(
+        self, client: int, private: Tensors, shared: Tensors, embedding: Tensors
+    ) -> Float[Tensor, "n k"]:
+        """Class probabilities that one client gives."""

@@ -1,0 +1,93 @@
+"""What happens at a client: its rows in batches, and the one SGD loop of the project."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+
+from fedspm.core.replies import Tensors
+from fedspm.errors import TrainingFailed
+from fedspm.randomness import torch_generator
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows carry their numbers, so that a responsibility cannot meet the wrong sample."""
+
+    x: Float[Tensor, "b *shape"]
+    y: Int[Tensor, " b"]
+    row: Int[Tensor, " b"]
+
+
+@dataclass(frozen=True)
+class Client:
+    """What a client step sees: one client's rows, its private state, and where in training it is."""
+
+    name: str
+    index: int
+    x: Float[Tensor, "n *shape"]
+    y: Int[Tensor, " n"]
+    private: Tensors
+    round: int
+    seed: int
+
+    @property
+    def n(self) -> int:
+        return len(self.y)
+
+    def generator(self, step: str) -> torch.Generator:
+        """Derived from (seed, client name, round, step): the same on every engine and after every crash."""
+        return torch_generator(self.seed, self.name, self.round, step)
+
+    def batches(self, step: str, size: int, steps: int) -> Iterator[Batch]:
+        """`steps` random batches: permutations of all rows, one after the other, cut into pieces."""
+        size = min(size, self.n)
+        generator = self.generator(step)
+        passes = -(-steps * size // self.n)
+        order = torch.cat([torch.randperm(self.n, generator=generator) for _ in range(passes)] or [self.y[:0]])
+        for row in order[: steps * size].to(self.y.device).split(size):
+            yield Batch(self.x[row], self.y[row], row)
+
+
+def chunks(x: Tensor, size: int = 256) -> Iterator[Tensor]:
+    """All rows in order, in pieces whose activations stay in the cache. Views, not copies."""
+    yield from x.split(size)
+
+
+def minimise(
+    parameters: Mapping[str, Tensor],
+    objective: Callable[[Tensors, Batch], Tensor],
+    batches: Iterable[Batch],
+    *,
+    learning_rate: float,
+    momentum: float,
+    fixed: Collection[str] = (),
+    scale: Mapping[str, Tensor] | None = None,
+) -> Tensors:
+    """Local SGD with momentum that starts at zero: d ← μ d + g, φ ← φ − η d.
+
+    `objective` is a mean over the batch. Names in `fixed` are handed to it but not descended (buffers of batch
+    normalisation, which it updates in place). `scale` multiplies the gradient of the tensors it names.
+    """
+    moving = {
+        name: value.detach().clone().requires_grad_(name not in fixed and value.is_floating_point())
+        for name, value in parameters.items()
+    }
+    leaves = [value for value in moving.values() if value.requires_grad]
+    optimiser = torch.optim.SGD(leaves, lr=learning_rate, momentum=momentum, foreach=False, fused=True)
+    loss = torch.zeros(())
+    for batch in batches:
+        optimiser.zero_grad()
+        loss = objective(moving, batch)
+        loss.backward()  # type: ignore[no-untyped-call]
+        for name, factor in (scale or {}).items():
+            gradient = moving[name].grad
+            if gradient is not None:
+                gradient.mul_(factor)
+        optimiser.step()
+    finished = {name: value.detach() for name, value in moving.items()}
+    if not torch.isfinite(loss) or not all(torch.isfinite(value).all() for value in finished.values()):
+        raise TrainingFailed("the loss or a parameter is not finite; lower the learning rate")
+    return finished

@@ -1,0 +1,74 @@
+"""What a client answers, and how answers merge: `Mean` (weighted sums) and `Rows` (kept apart, keyed by client)."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+
+Tensors = dict[str, Tensor]  # a flat dict with dotted names: a checkpoint and a message as it stands
+
+
+class Mean:
+    """Σ_i weight_i · tensors_i, to be divided by Σ_i weight_i when everybody has answered.
+
+    Sums are kept in double precision, so that the order of merging does not show in a single-precision mean.
+    """
+
+    def __init__(self, weight: float, **tensors: Tensor):
+        self.weight = float(weight)
+        self._kinds = {name: tensor.dtype for name, tensor in tensors.items()}
+        self._sums = {name: tensor.double() * self.weight for name, tensor in tensors.items()}
+
+    def merge(self, other: Self) -> Self:
+        if self._sums.keys() != other._sums.keys():
+            raise KeyError(f"replies name different tensors: {sorted(self._sums.keys() ^ other._sums.keys())}")
+        self.weight += other.weight
+        for name, value in other._sums.items():
+            self._sums[name] += value
+        return self
+
+    def result(self) -> Tensors:
+        """The weighted mean, in the precision in which it came (counters are rounded)."""
+        mean = {name: total / self.weight for name, total in self._sums.items()}
+        return {
+            name: (value if kind.is_floating_point else value.round()).to(kind)
+            for (name, value), kind in zip(mean.items(), self._kinds.values(), strict=True)
+        }
+
+    def totals(self) -> Tensors:
+        """The weighted sums themselves, in double precision."""
+        return self._sums
+
+
+@dataclass
+class Rows:
+    """One row a client."""
+
+    rows: dict[str, Tensors]
+
+    @classmethod
+    def of(cls, client: str, **tensors: Tensor) -> "Rows":
+        return cls({client: tensors})
+
+    def merge(self, other: Self) -> Self:
+        if twice := self.rows.keys() & other.rows.keys():
+            raise KeyError(f"client {min(twice)!r} answered twice")
+        self.rows |= other.rows
+        return self
+
+    def stack(self, name: str, clients: Sequence[str], previous: Tensor | None = None) -> Tensor:
+        """(m, …) in the order of `clients`; whoever did not answer keeps its previous row."""
+        rows = []
+        for i, client in enumerate(clients):
+            if client in self.rows:
+                rows.append(self.rows[client][name])
+            elif previous is not None:
+                rows.append(previous[i])
+            else:
+                raise KeyError(f"client {client!r} did not answer and has no earlier row of {name!r}")
+        return torch.stack(rows)
+
+
+Reply = Mean | Rows

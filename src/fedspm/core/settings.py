@@ -1,0 +1,47 @@
+"""How to train: the part of a run's configuration that an algorithm sees."""
+
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+
+class Strict(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Block(Strict):
+    """One block of the M-step: an encoder, and the local SGD with momentum that trains it."""
+
+    encoder: str = Field(description="resnet, cnn, mlp, auto (by the shape of x), or package.module:factory")
+    dimension: int = Field(32, ge=1, description="output size of the encoder")
+    normalisation: Literal["group", "batch", "none"] = Field("group", description="normalisation inside the encoder")
+    learning_rate: float = Field(0.01, gt=0, description="at round 0; annealed to zero by a cosine over the horizon")
+    momentum: float = Field(ge=0, lt=1, description="starts at zero in every round")
+    steps: int = Field(ge=0, description="local steps a round")
+    batch_size: int = Field(128, ge=1, description="rows a step")
+
+
+class EM(Strict):
+    """How EM starts and how its steps are scaled: docs/decisions/0003."""
+
+    start: Literal["kmeans", "random"] = Field("kmeans", description="first responsibilities")
+    hold: int = Field(10, ge=0, description="rounds for which the k-means responsibilities are kept")
+    scaled_steps: bool = Field(True, description="divide the gradient of a component's head and tilt by its weight")
+    server_step: float = Field(4.0, ge=1, description="first server step on γ and ξ, at most m/2, annealed to 1 at half time")
+
+
+class Settings(Strict):
+    algorithm: str = Field("fedspm", description="which method")
+    components: int = Field(3, ge=1, description="C, components a client")
+    variant: Literal["1x", "cx"] = Field("1x", description="1x: components share one encoder; cx: one encoder each")
+    rounds: int = Field(200, ge=1, description="rounds to train")
+    horizon: int | None = Field(None, ge=1, description="length of the annealing schedule; the rounds if not given")
+    seed: int = Field(0, ge=0, description="everything random is derived from it")
+    min_count: int = Field(10, ge=1, description="no sum over fewer rows than this leaves a client")
+    predictor: Block = Block(encoder="auto", momentum=0.9, steps=10)
+    router: Block = Block(encoder="auto", momentum=0.95, steps=15)
+    em: EM = EM()
+
+    @property
+    def schedule(self) -> int:
+        return self.horizon or self.rounds

@@ -1,0 +1,233 @@
+"""A federation: named clients, each with its own training rows and, if it has them, test rows."""
+
+import hashlib
+import warnings
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import ArrayLike
+from torch import Tensor
+
+from fedspm.errors import FedSPMError
+from fedspm.randomness import torch_generator
+
+Arrays = tuple[Any, Any]  # (x, y): NumPy arrays, tensors or nested lists
+
+
+@dataclass(frozen=True)
+class Part:
+    """Rows of one client: x is (n, channels, height, width) or (n, features), y is (n,) with class numbers."""
+
+    x: Tensor
+    y: Tensor
+
+    def __len__(self) -> int:
+        return len(self.y)
+
+    def take(self, rows: Tensor) -> "Part":
+        return Part(self.x[rows], self.y[rows])
+
+
+@dataclass(frozen=True)
+class Truth:
+    """What only a constructed federation knows, kept aside for diagnosis: no engine or algorithm is handed it."""
+
+    train: tuple[Tensor, ...]  # true component of every training row, one tensor a client
+    test: tuple[Tensor, ...]
+    mixing: Tensor  # (m, true components)
+
+
+@dataclass(frozen=True)
+class Federation:
+    names: tuple[str, ...]
+    classes: np.ndarray
+    train: tuple[Part, ...]
+    test: tuple[Part, ...] | None = None
+    truth: Truth | None = field(default=None, repr=False)
+
+    @classmethod
+    def from_arrays(
+        cls,
+        train: Mapping[str, Arrays],
+        test: Mapping[str, Arrays] | None = None,
+        *,
+        test_fraction: float | None = None,
+        seed: int = 0,
+    ) -> "Federation":
+        """One entry a client: `{"north": (x, y), "south": (x2, y2)}`.
+
+        Labels may be integers or strings. Give `test` the same way, or a `test_fraction` to hold rows out.
+        """
+        if test is not None and test_fraction is not None:
+            raise FedSPMError("give either test or test_fraction, not both")
+        names = tuple(str(name) for name in train)
+        raw = {str(name): _arrays(value, f"client {name!r}") for name, value in train.items()}
+        classes = np.unique(np.concatenate([y for _, y in raw.values()])) if raw else np.empty(0)
+        parts = [Part(x, _encode(y, classes, f"client {name!r}")) for name, (x, y) in raw.items()]
+        tests: tuple[Part, ...] | None = None
+        if test is not None:
+            given = {str(name): value for name, value in test.items()}
+            if unknown := sorted(set(given) - set(names)):
+                raise FedSPMError(f"test rows are given for {unknown[0]!r}, which is not one of the clients {list(names)}")
+            tests = tuple(
+                _test_part(given.get(name), classes, name, like=part) for name, part in zip(names, parts, strict=True)
+            )
+        elif test_fraction is not None:
+            split = [_split(part, test_fraction, (seed, name)) for name, part in zip(names, parts, strict=True)]
+            parts, tests = [kept for kept, _ in split], tuple(held for _, held in split)
+        return cls(names, classes, tuple(parts), tests).checked()
+
+    def checked(self) -> "Federation":
+        """This federation, or an error that names the client and what is wrong with it."""
+        if len(self.names) < 2:
+            raise FedSPMError(
+                f"a federation needs at least two clients, this one has {len(self.names)}: "
+                "with fewer there is nobody to route to or learn with"
+            )
+        if len(set(self.names)) < len(self.names):
+            raise FedSPMError("two clients have the same name; names must differ")
+        shape = self.train[0].x.shape[1:]
+        for name, part in zip(self.names, self.train, strict=True):
+            if len(part) < 2:
+                raise FedSPMError(
+                    f"client {name!r} has {'no rows' if len(part) == 0 else 'only one row'} to train on; "
+                    "every client needs at least two: add rows or leave the client out"
+                )
+            if part.x.shape[1:] != shape:
+                raise FedSPMError(
+                    f"client {name!r} has rows of shape {tuple(part.x.shape[1:])}, client {self.names[0]!r} of shape "
+                    f"{tuple(shape)}; all clients need the same shape"
+                )
+            if part.y.unique().numel() == 1:
+                label = self.classes[int(part.y[0])]
+                warnings.warn(
+                    f"client {name!r} has one class only ({label}): its predictor will always answer that class",
+                    stacklevel=3,
+                )
+        for where, parts in (("training", self.train), ("test", self.test or ())):
+            for name, part in zip(self.names, parts, strict=False):
+                require_finite(part.x, f"client {name!r}, {where} rows")
+        if len(self.classes) < 2:
+            raise FedSPMError(f"all clients together have one class only ({self.classes[0]}); there is nothing to predict")
+        return self
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """Shape of one row: (channels, height, width) or (features,)."""
+        return tuple(self.train[0].x.shape[1:])
+
+    @property
+    def counts(self) -> tuple[int, ...]:
+        """Training rows of each client: n_i."""
+        return tuple(len(part) for part in self.train)
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Changes when any name, label or value changes: a resumed run checks that its data is still the same."""
+        digest = hashlib.sha256("\x1f".join(self.names).encode() + str(self.classes.tolist()).encode())
+        for part in (*self.train, *(self.test or ())):
+            digest.update(str(tuple(part.x.shape)).encode() + part.y.numpy().tobytes())
+            digest.update(_memory(part.x))
+        return digest.hexdigest()[:16]
+
+    def encode(self, y: ArrayLike) -> Tensor:
+        return _encode(np.asarray(y), self.classes, "y")
+
+    def with_validation(self, fraction: float, seed: int) -> "Federation":
+        """Hold out a part of every client's training rows and evaluate on it; the test rows are not touched at all."""
+        kept, held, truth_kept, truth_held = [], [], [], []
+        for i, (name, part) in enumerate(zip(self.names, self.train, strict=True)):
+            keep, hold = _split_rows(len(part), fraction, (seed, name, "validation"))
+            kept.append(part.take(keep))
+            held.append(part.take(hold))
+            if self.truth is not None:
+                truth_kept.append(self.truth.train[i][keep])
+                truth_held.append(self.truth.train[i][hold])
+        truth = self.truth and Truth(tuple(truth_kept), tuple(truth_held), self.truth.mixing)
+        return Federation(self.names, self.classes, tuple(kept), tuple(held), truth)
+
+
+def as_input(x: Any, shape: Sequence[int] | None = None, where: str = "x") -> Tensor:
+    """x as float32 rows, images laid out channels last, which is what CPU convolutions like best."""
+    try:
+        tensor = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
+    except (TypeError, ValueError) as error:
+        raise FedSPMError(f"{where}: x cannot be read as an array of numbers ({error})") from error
+    if tensor.dtype is torch.bool or tensor.is_complex():
+        raise FedSPMError(f"{where}: x holds {tensor.dtype}; it must hold real numbers")
+    if tensor.ndim not in (2, 4):
+        raise FedSPMError(
+            f"{where}: x has shape {tuple(tensor.shape)}; it must be (n, features) for vectors or "
+            "(n, channels, height, width) for images"
+        )
+    if shape is not None and tuple(tensor.shape[1:]) != tuple(shape):
+        raise FedSPMError(f"{where}: rows have shape {tuple(tensor.shape[1:])}, the model was trained on {tuple(shape)}")
+    tensor = tensor.detach().to("cpu", torch.float32)
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor.contiguous()
+
+
+def require_finite(x: Tensor, where: str) -> None:
+    for start in range(0, len(x), 8192):  # in pieces: a mask over everything would double the memory
+        bad = ~torch.isfinite(x[start : start + 8192]).flatten(1).all(1)
+        if bad.any():
+            row = start + int(bad.nonzero()[0])
+            raise FedSPMError(f"{where}: row {row} has a value that is not finite (NaN or infinity); remove or impute it")
+
+
+def _memory(x: Tensor) -> memoryview:
+    channels_last = x.permute(0, 2, 3, 1) if x.ndim == 4 else x
+    return memoryview(channels_last.contiguous().numpy()).cast("B")
+
+
+def _arrays(value: Arrays, where: str) -> tuple[Tensor, np.ndarray]:
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise FedSPMError(f"{where}: give a pair (x, y)")
+    x = as_input(value[0], where=where)
+    y = np.asarray(value[1].detach().cpu() if isinstance(value[1], Tensor) else value[1])
+    if y.ndim != 1 or len(y) != len(x):
+        raise FedSPMError(f"{where}: y has shape {y.shape}, x has {len(x)} rows; y needs one label a row")
+    if y.dtype.kind == "f" and np.isfinite(y).all() and (y == y.astype(np.int64)).all():
+        y = y.astype(np.int64)
+    if y.dtype.kind == "O":
+        y = y.astype(str)
+    if y.dtype.kind not in "iubUS":
+        raise FedSPMError(f"{where}: labels must be integers or strings, these are {y.dtype}")
+    return x, y
+
+
+def _encode(y: np.ndarray, classes: np.ndarray, where: str) -> Tensor:
+    if (classes.dtype.kind in "US") != (y.dtype.kind in "US"):
+        raise FedSPMError(f"{where}: labels are {y.dtype}, the training labels are {classes.dtype}; use one kind for all")
+    position = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    unseen = classes[position] != y
+    if unseen.any():
+        raise FedSPMError(
+            f"{where}: label {y[unseen][0].item()!r} does not occur in any client's training rows "
+            f"(classes: {', '.join(map(str, classes[:12]))}{', …' if len(classes) > 12 else ''})"
+        )
+    return torch.from_numpy(position.astype(np.int64))
+
+
+def _test_part(value: Arrays | None, classes: np.ndarray, name: str, like: Part) -> Part:
+    if value is None:
+        return Part(like.x[:0], like.y[:0])
+    where = f"client {name!r}, test rows"
+    x, y = _arrays(value, where)
+    return Part(as_input(x, like.x.shape[1:], where), _encode(y, classes, where))
+
+
+def _split(part: Part, fraction: float, key: tuple[int, str]) -> tuple[Part, Part]:
+    keep, hold = _split_rows(len(part), fraction, (*key, "test"))
+    return part.take(keep), part.take(hold)
+
+
+def _split_rows(n: int, fraction: float, key: tuple[int | str, ...]) -> tuple[Tensor, Tensor]:
+    if not 0 < fraction < 1:
+        raise FedSPMError(f"the fraction of rows to hold out must lie between 0 and 1, it is {fraction}")
+    order = torch.randperm(n, generator=torch_generator(*key))
+    held = round(fraction * n)
+    return order[held:].sort().values, order[:held].sort().values

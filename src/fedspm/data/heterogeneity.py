@@ -1,0 +1,70 @@
+"""Dual heterogeneity, as the paper constructs it, on any set of images: label, covariate and concept shift."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedspm.data.federation import Federation, Part, Truth
+from fedspm.data.partition import draw_mixing, partition_by_class
+from fedspm.data.shifts import client_offset, shift_component
+from fedspm.randomness import numpy_generator
+
+
+@dataclass(frozen=True)
+class Heterogeneity:
+    clients: int = 8
+    true_components: int = 2
+    alpha_inter: float = 1.0
+    alpha_intra: float = 2.0
+    test_fraction: float = 0.3
+    colour: float = 0.3
+    brightness: float = 0.5
+    inversion: bool = True  # component 1 is the negative of the image
+    permutation: bool = True  # every (client, component) has label names of its own
+    inverted_channels: tuple[int, ...] = (0, 1, 2)
+
+
+def impose(images: np.ndarray, labels: np.ndarray, names: list[str], how: Heterogeneity, seed: int) -> Federation:
+    """A federation from uint8 images (n, height, width) or (n, height, width, 3), in three channels, x ∈ [0, 1]."""
+    mixing = draw_mixing(how.clients, how.true_components, how.alpha_intra, seed)
+    train, test, train_truth, test_truth = [], [], [], []
+    for i, rows in enumerate(partition_by_class(labels, how.clients, how.alpha_inter, seed)):
+        random = numpy_generator(seed, "client", i)
+        rows = random.permutation(rows)
+        component = torch.from_numpy(random.choice(how.true_components, size=len(rows), p=mixing[i]))
+        x = _pixels(images[rows], component, i, how)
+        y = torch.from_numpy(_permuted(labels[rows], component.numpy(), len(names), how.permutation, seed, i))
+        held = round(how.test_fraction * len(rows))
+        train.append(Part(x[held:], y[held:]))
+        test.append(Part(x[:held], y[:held]))
+        train_truth.append(component[held:])
+        test_truth.append(component[:held])
+    truth = Truth(tuple(train_truth), tuple(test_truth), torch.from_numpy(mixing))
+    clients = tuple(f"client-{i}" for i in range(how.clients))
+    return Federation(clients, np.asarray(names), tuple(train), tuple(test), truth).checked()
+
+
+def _permuted(labels: np.ndarray, component: np.ndarray, classes: int, on: bool, seed: int, client: int) -> np.ndarray:
+    """Concept shift: y → σ_ic(y), a random permutation of the classes for every client and component."""
+    y = labels.astype(np.int64)
+    if on:
+        for c in np.unique(component):
+            permutation = numpy_generator(seed, "permutation", client, int(c)).permutation(classes)
+            y[component == c] = permutation[y[component == c]]
+    return y
+
+
+def _pixels(images: np.ndarray, component: Tensor, client: int, how: Heterogeneity) -> Tensor:
+    grey_or_rgb = torch.from_numpy(images)
+    grey_or_rgb = grey_or_rgb[:, None] if grey_or_rgb.ndim == 3 else grey_or_rgb.permute(0, 3, 1, 2)
+    n, _, height, width = grey_or_rgb.shape
+    x = torch.empty(n, 3, height, width, memory_format=torch.channels_last)
+    x.copy_(grey_or_rgb).div_(255)
+    for c in component.unique().tolist():
+        shown = c if how.inversion else c & ~1
+        mine = component == c
+        x[mine] = shift_component(x[mine], shown, how.inverted_channels)
+    x += client_offset(client, (3, height, width), how.colour, how.brightness)
+    return x.clamp_(0, 1)

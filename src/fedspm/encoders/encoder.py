@@ -1,0 +1,148 @@
+"""Copies of a network as one pure function of its tensors: (n, 1, d) for 1×, (n, C, d) for C×."""
+
+import copy
+import importlib
+import threading
+from collections.abc import Callable, Mapping
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedspm.encoders.cnn import CNN
+from fedspm.encoders.mlp import MLP
+from fedspm.encoders.resnet import ResNet
+from fedspm.errors import FedSPMError
+from fedspm.randomness import seed_of
+
+Source = str | nn.Module  # a name, package.module:factory, or a network
+Factory = Callable[[tuple[int, ...], int], nn.Module]
+
+
+class _Bank(nn.Module):
+    """The copies, registered under the role's name so that dotted names read `predictor.0.stem.weight`."""
+
+    def __init__(self, role: str, networks: list[nn.Module]):
+        super().__init__()
+        self.add_module(role, nn.ModuleList(networks))
+
+    def forward(self, x: Tensor) -> Tensor:
+        (networks,) = self.children()
+        answers = [network(x) for network in networks.children()]
+        return answers[0].unsqueeze(1) if len(answers) == 1 else torch.stack(answers, 1)
+
+
+class Encoder:
+    """The tensors live in a flat dict under dotted names that start with `role`; this holds the shape of the function."""
+
+    def __init__(self, role: str, networks: list[nn.Module], shape: tuple[int, ...]):
+        self.role = role
+        self.copies = len(networks)
+        self._shape = shape
+        self._bank = _Bank(role, networks)
+        if len(shape) == 3:
+            self._bank = self._bank.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._local = threading.local()
+        self.parameters = tuple(name for name, _ in self._bank.named_parameters())
+        self.buffers = tuple(name for name, _ in self._bank.named_buffers())
+        self.names = (*self.parameters, *self.buffers)
+        self.dimension = self._probe()
+
+    def initial(self) -> dict[str, Tensor]:
+        state = dict(self._bank.named_parameters()) | dict(self._bank.named_buffers())
+        return {name: state[name].detach().clone() for name in self.names}
+
+    def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The tensors of this encoder out of a larger dict."""
+        return {name: tensors[name] for name in self.names}
+
+    def __call__(
+        self, tensors: Mapping[str, Tensor], x: Float[Tensor, "n *shape"], *, training: bool = False
+    ) -> Float[Tensor, "n e d"]:
+        answer: Tensor = functional_call(self._mine(training), self.take(tensors), (x,))
+        return answer
+
+    def size(self) -> int:
+        """Number of parameters."""
+        state = dict(self._bank.named_parameters())
+        return sum(state[name].numel() for name in self.parameters)
+
+    def multiply_adds(self) -> int:
+        """Multiply-adds of one row through all copies."""
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            self(self.initial(), torch.zeros(1, *self._shape))
+        return int(counter.get_total_flops()) // 2
+
+    def _mine(self, training: bool) -> nn.Module:
+        """A copy for this thread: functional_call swaps the tensors of a module while it runs."""
+        if not hasattr(self._local, "bank"):
+            self._local.bank = copy.deepcopy(self._bank)
+        bank: nn.Module = self._local.bank
+        return bank.train(training) if bank.training != training else bank
+
+    def _probe(self) -> int:
+        with torch.no_grad():
+            try:
+                answer = self(self.initial(), torch.zeros(2, *self._shape))
+            except (RuntimeError, ValueError, TypeError) as error:
+                reason = str(error).splitlines()[0]
+                raise FedSPMError(
+                    f"the {self.role} encoder does not take rows of shape {self._shape}: {reason}"
+                ) from error
+        if answer.ndim != 3:
+            raise FedSPMError(
+                f"the {self.role} encoder answers {tuple(answer.shape[2:])} values a row; it must answer one vector, (n, d)"
+            )
+        return answer.shape[2]
+
+
+def build_encoder(
+    role: str, source: Source, shape: tuple[int, ...], dimension: int, normalise: str, copies: int, seed: int
+) -> Encoder:
+    """`copies` networks that start apart from each other, the same for every algorithm with the same seed."""
+    networks = []
+    for c in range(copies):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(seed, "encoder", role, c))
+            networks.append(_network(role, source, shape, dimension, normalise, fresh=c > 0))
+    return Encoder(role, networks, shape)
+
+
+def _network(
+    role: str, source: Source, shape: tuple[int, ...], dimension: int, normalise: str, fresh: bool
+) -> nn.Module:
+    if isinstance(source, nn.Module):
+        network = copy.deepcopy(source)
+        for part in network.modules() if fresh else ():  # the first copy keeps the weights it was given
+            if callable(reset := getattr(part, "reset_parameters", None)):
+                reset()
+        return network
+    if source == "auto":
+        source = ("resnet" if role == "predictor" else "cnn") if len(shape) == 3 else "mlp"
+    if source in ("resnet", "cnn") and len(shape) != 3:
+        raise FedSPMError(f"the {role} encoder {source!r} takes images, the rows have shape {shape}; use 'mlp'")
+    if source == "resnet":
+        return ResNet(shape, dimension, normalise)
+    if source == "cnn":
+        return CNN(shape, dimension)
+    if source == "mlp":
+        return MLP(shape, dimension)
+    network = _imported(role, source)(shape, dimension)
+    if not isinstance(network, nn.Module):
+        raise FedSPMError(f"{role}.encoder = {source!r} made a {type(network).__name__}, not an nn.Module")
+    return network
+
+
+def _imported(role: str, source: str) -> Factory:
+    module, _, name = source.partition(":")
+    if not name:
+        raise FedSPMError(
+            f"{role}.encoder = {source!r} is not known; use resnet, cnn, mlp, auto or package.module:factory"
+        )
+    try:
+        factory: Factory = getattr(importlib.import_module(module), name)
+    except (ImportError, AttributeError) as error:
+        raise FedSPMError(f"{role}.encoder = {source!r} cannot be imported: {error}") from error
+    return factory

@@ -1,0 +1,39 @@
+"""The predictor's encoder for images: a small residual network (He et al. 2016)."""
+
+import torch
+from torch import Tensor, nn
+
+from fedspm.encoders.normalisation import normalisation
+
+
+class Block(nn.Module):
+    """Two 3 × 3 convolutions at half the resolution, and a 1 × 1 shortcut around them."""
+
+    def __init__(self, channels_in: int, channels_out: int, normalise: str):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels_in, channels_out, 3, stride=2, padding=1, bias=False)
+        self.norm1 = normalisation(normalise, channels_out)
+        self.conv2 = nn.Conv2d(channels_out, channels_out, 3, padding=1, bias=False)
+        self.norm2 = normalisation(normalise, channels_out)
+        self.shortcut = nn.Conv2d(channels_in, channels_out, 1, stride=2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = torch.relu_(self.norm1(self.conv1(x)))
+        return torch.relu_(self.norm2(self.conv2(hidden)).add_(self.shortcut(x)))
+
+
+class ResNet(nn.Module):
+    def __init__(
+        self, shape: tuple[int, ...], dimension: int, normalise: str = "group", widths: tuple[int, ...] = (16, 32, 64)
+    ):
+        super().__init__()
+        self.stem = nn.Conv2d(shape[0], widths[0], 3, stride=2, padding=1, bias=False)
+        self.norm = normalisation(normalise, widths[0])
+        self.blocks = nn.Sequential(
+            *(Block(before, after, normalise) for before, after in zip(widths, widths[1:], strict=False))
+        )
+        self.project = nn.Linear(widths[-1], dimension)
+
+    def forward(self, x: Tensor) -> Tensor:
+        hidden = self.blocks(torch.relu_(self.norm(self.stem(x))))
+        return self.project(hidden.mean((2, 3)))

@@ -1,0 +1,1 @@
+"""Engines: what `exchange` means."""

@@ -1,0 +1,106 @@
+"""The in-process engine: all clients on this machine, all cores used, the same bits with any number of workers.
+
+Workers are threads: PyTorch leaves the interpreter's lock while it computes, so they share the data, the parameters
+and the program without a copy. Each computes with one thread of its own.
+"""
+
+import ctypes
+import os
+import sys
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from types import TracebackType
+from typing import TypeVar
+
+import torch
+from torch import Tensor
+
+from fedspm.core.algorithm import Algorithm, Answer, Step
+from fedspm.core.local import Client
+from fedspm.core.replies import Tensors
+from fedspm.data.federation import Federation
+from fedspm.errors import TrainingFailed
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class LocalEngine:
+    """Holds the clients' rows and private states; implements `Exchange`."""
+
+    def __init__(self, federation: Federation, *, seed: int, workers: int | str = "auto", device: str = "auto"):
+        self.federation = federation
+        self.device = torch.device(choose_device(device))
+        self.workers = (os.cpu_count() or 1) if workers == "auto" else int(workers)
+        self.round = 0
+        self.privates: dict[str, Tensors] = {}
+        self._seed = seed
+        self._threads_before = torch.get_num_threads()
+        keep_freed_memory()
+        self._pool = ThreadPoolExecutor(self.workers, "fedspm", initializer=torch.set_num_threads, initargs=(1,))
+        self._data = [(part.x.to(self.device), part.y.to(self.device)) for part in federation.train]
+
+    def __enter__(self) -> "LocalEngine":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._pool.shutdown(wait=True, cancel_futures=True)
+        torch.set_num_threads(self._threads_before)
+
+    def enrol(self, algorithm: Algorithm) -> None:
+        for i, name in enumerate(self.federation.names):
+            self.privates[name] = algorithm.enrol(self._client(i, {}))
+
+    def __call__(self, step: Step[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
+        """Every client takes the step; replies are folded in client order, so any number of workers gives the same bits."""
+
+        def take(i: int) -> tuple[Answer, Tensors]:
+            client = self._client(i, self.privates[self.federation.names[i]])
+            try:
+                return step(client, shared, **arguments)
+            except TrainingFailed as error:
+                raise TrainingFailed(f"client {client.name!r}, round {self.round}, step {step.__name__}: {error}") from error
+
+        merged: Answer | None = None
+        for i, (reply, private) in enumerate(self.map(take, range(len(self.federation.names)))):
+            self.privates[self.federation.names[i]] = private
+            merged = reply if merged is None else merged.merge(reply)  # type: ignore[arg-type]
+        assert merged is not None
+        return merged
+
+    def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
+        """`function` over `items` on all workers, answers in order, a few of them in flight."""
+        waiting: list[Future[Out]] = []
+        for item in items:
+            waiting.append(self._pool.submit(function, item))
+            if len(waiting) > 2 * self.workers:
+                yield waiting.pop(0).result()
+        while waiting:
+            yield waiting.pop(0).result()
+
+    def _client(self, i: int, private: Tensors) -> Client:
+        x, y = self._data[i]
+        return Client(self.federation.names[i], i, x, y, private, self.round, self._seed)
+
+
+def choose_device(wanted: str) -> str:
+    if wanted != "auto":
+        return wanted
+    if torch.cuda.is_available():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def keep_freed_memory() -> None:
+    """Ask glibc to reuse freed memory instead of handing it back: a third of a round went into page faults."""
+    if sys.platform != "linux":
+        return
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (OSError, AttributeError):  # another C library
+        return
+    trim_threshold, mmap_threshold = -1, -3
+    mallopt(mmap_threshold, 1 << 30)
+    mallopt(trim_threshold, 1 << 30)

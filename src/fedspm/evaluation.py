@@ -1,0 +1,181 @@
+"""System, average and routing accuracy, the same way for every algorithm."""
+
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol, TypeVar
+
+import torch
+from jaxtyping import Float, Int
+from sklearn.metrics import adjusted_rand_score
+from torch import Tensor
+
+from fedspm.core.algorithm import Algorithm
+from fedspm.core.local import chunks
+from fedspm.core.replies import Tensors
+from fedspm.data.federation import Federation, Part
+from fedspm.errors import FedSPMError
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class Map(Protocol):
+    """`map`, perhaps on many workers, answers in order."""
+
+    def __call__(self, function: Callable[[In], Out], items: Iterable[In], /) -> Iterator[Out]: ...
+
+
+@dataclass(frozen=True)
+class Model:
+    """A trained federation: everything that is needed to route and to predict."""
+
+    algorithm: Algorithm
+    shared: Tensors
+    privates: list[Tensors]  # in client order
+
+    def posterior(self, embedding: Tensors) -> Float[Tensor, "n m"] | None:
+        """P(client | x): eq. 10 over its sum."""
+        scores = self.algorithm.log_scores(self.shared, embedding)
+        return None if scores is None else torch.softmax(scores, dim=1)
+
+    def local(self, client: int, embedding: Tensors) -> Float[Tensor, "n k"]:
+        return self.algorithm.local_probabilities(client, self.privates[client], self.shared, embedding)
+
+    def embed(self, x: Float[Tensor, "n *shape"]) -> Tensors:
+        device = next(iter(self.shared.values())).device
+        return self.algorithm.embed(self.shared, x.to(device))
+
+    def routed(self, client: Int[Tensor, " n"], embedding: Tensors) -> Float[Tensor, "n k"]:
+        """What the client that each row is routed to answers."""
+        answer = torch.zeros(len(client), self.algorithm.task.classes, device=client.device)
+        for i in client.unique().tolist():
+            mine = client == i
+            answer[mine] = self.local(i, {name: value[mine] for name, value in embedding.items()})
+        return answer
+
+    def votes(self, embedding: Tensors) -> Float[Tensor, "n k"]:
+        """Shares of the clients' votes for each class: what a method that cannot route answers."""
+        clients = self.algorithm.task.clients
+        ballots = [self.local(i, embedding).argmax(1) for i in range(clients)]
+        classes = self.algorithm.task.classes
+        return torch.stack([torch.nn.functional.one_hot(ballot, classes) for ballot in ballots]).float().mean(0)
+
+    def answer(self, embedding: Tensors) -> tuple[Int[Tensor, " n"] | None, Float[Tensor, "n k"]]:
+        """The client each row is routed to (None if there is no routing) and the system's class probabilities."""
+        posterior = self.posterior(embedding)
+        if posterior is None:
+            return None, self.votes(embedding)
+        client = posterior.argmax(1)
+        return client, self.routed(client, embedding)
+
+
+@dataclass(frozen=True)
+class Answers:
+    """What was said of one client's test rows."""
+
+    y: Int[Tensor, " n"]
+    system: Int[Tensor, " n"]  # predicted classes; argmax takes the smallest class of a tie
+    own: Int[Tensor, " n"]
+    routed: Int[Tensor, " n"] | None
+
+
+@torch.no_grad()
+def ask(model: Model, client: int, x: Tensor, y: Tensor) -> Answers:
+    embedding = model.embed(x)
+    routed, system = model.answer(embedding)
+    own = model.local(client, embedding).argmax(1)
+    return Answers(y, system.argmax(1).cpu(), own.cpu(), None if routed is None else routed.cpu())
+
+
+def evaluate(model: Model, federation: Federation, map: Map = map) -> dict[str, Any]:
+    """All metrics on the federation's test rows, ready for JSON."""
+    if federation.test is None or not any(len(part) for part in federation.test):
+        raise FedSPMError("this federation has no test rows to evaluate on; give test= or test_fraction=")
+    by_client: list[list[Answers]] = [[] for _ in federation.names]
+    for i, answers in map(lambda job: (job[0], ask(model, *job)), _jobs(federation.test)):
+        by_client[i].append(answers)
+    answers = [_joined(pieces) for pieces in by_client]
+    return _metrics(answers, federation) | _components(model, federation)
+
+
+def _jobs(parts: Iterable[Part]) -> Iterator[tuple[int, Tensor, Tensor]]:
+    for i, part in enumerate(parts):
+        for x, y in zip(chunks(part.x), chunks(part.y), strict=True):
+            if len(y):
+                yield i, x, y
+
+
+def _joined(pieces: list[Answers]) -> Answers | None:
+    if not pieces:
+        return None
+    routed = None if pieces[0].routed is None else torch.cat([piece.routed for piece in pieces])  # type: ignore[misc]
+    y, system, own = (torch.cat([getattr(piece, name) for piece in pieces]) for name in ("y", "system", "own"))
+    return Answers(y, system, own, routed)
+
+
+def _metrics(answers: list[Answers | None], federation: Federation) -> dict[str, Any]:
+    clients: dict[str, dict[str, Any]] = {}
+    m = len(federation.names)
+    confusion = torch.zeros(m, m, dtype=torch.long)
+    lost_by_routing = lost_by_prediction = 0
+    for i, (name, said) in enumerate(zip(federation.names, answers, strict=True)):
+        if said is None:
+            continue
+        right = said.system == said.y
+        row: dict[str, Any] = {"rows": len(said.y), "system_accuracy": _mean(right), "accuracy": _mean(said.own == said.y)}
+        row["balanced_accuracy"] = balanced_accuracy(said.y, said.own)
+        if said.routed is not None:
+            at_home = said.routed == i
+            row["routing_accuracy"] = _mean(at_home)
+            confusion[i] = torch.bincount(said.routed, minlength=m)
+            lost_by_routing += int((~right & ~at_home).sum())
+            lost_by_prediction += int((~right & at_home).sum())
+        clients[name] = row
+    present = [said for said in answers if said is not None]
+    y = torch.cat([said.y for said in present])
+    system = torch.cat([said.system for said in present])
+    own = torch.cat([said.own for said in present])
+    metrics: dict[str, Any] = {
+        "system_accuracy": _mean(system == y),
+        "average_accuracy": _mean(own == y),
+        "balanced_accuracy": balanced_accuracy(y, system),
+        "worst_client": min(clients, key=lambda name: clients[name]["accuracy"]),
+        "worst_client_accuracy": min(row["accuracy"] for row in clients.values()),
+    }
+    if present[0].routed is not None:
+        metrics |= {
+            "routing_accuracy": int(confusion.diag().sum()) / len(y),
+            "error_from_routing": lost_by_routing / len(y),
+            "error_from_prediction": lost_by_prediction / len(y),
+            "routing_confusion": confusion.tolist(),
+        }
+    return metrics | {"clients": clients}
+
+
+def balanced_accuracy(y: Int[Tensor, " n"], predicted: Int[Tensor, " n"]) -> float:
+    """Mean of the recalls of the classes that occur."""
+    classes = int(max(y.max(), predicted.max())) + 1
+    total = torch.bincount(y, minlength=classes)
+    right = torch.bincount(y[y == predicted], minlength=classes)
+    return float((right / total)[total > 0].mean())
+
+
+def _mean(right: Tensor) -> float:
+    return int(right.sum()) / max(1, len(right))
+
+
+def _components(model: Model, federation: Federation) -> dict[str, float]:
+    """Purity and adjusted Rand index of the components inside the clients, where the truth is known."""
+    if federation.truth is None or "responsibilities" not in model.privates[0]:
+        return {}
+    found = [private["responsibilities"].argmax(1).cpu() for private in model.privates]
+    n = sum(map(len, found))
+    pairs = list(zip(found, federation.truth.train, strict=True))
+    purity = sum(purity_count(component, truth) for component, truth in pairs) / n
+    rand = sum(len(truth) * adjusted_rand_score(truth.numpy(), component.numpy()) for component, truth in pairs) / n
+    return {"component_purity": purity, "component_rand_index": rand}
+
+
+def purity_count(component: Int[Tensor, " n"], truth: Int[Tensor, " n"]) -> int:
+    """Rows that share their component's commonest true component."""
+    return sum(int(torch.bincount(truth[component == c]).max()) for c in component.unique().tolist())
