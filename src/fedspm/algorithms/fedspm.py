@@ -9,14 +9,12 @@ from typing import ClassVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspm.core.algorithm import Algorithm, Exchange, Task
 from fedspm.core.local import Batch, Client, chunks, minimise
 from fedspm.core.replies import Mean, Rows, Tensors
 from fedspm.core.settings import Settings
-from fedspm.encoders import build_encoder
-from fedspm.encoders.encoder import Source
 from fedspm.errors import FedSPMError
 from fedspm.mixture import em, initialise, routing
 from fedspm.mixture.model import initial_head, initial_tilt, log_likelihood, log_ratio
@@ -31,17 +29,15 @@ class FedSPM(Algorithm):
     routes = True
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
         **Algorithm.leaves,
-        "moments": frozenset({"count", "sum", "products"}),
+        "moments": frozenset({"count", "products"}),
         "cluster": frozenset({"count", "sum"}),
         "settle": frozenset({"tau"}),
         "expect": frozenset({"tau"}),
         "maximise": frozenset({"predictor", "router", "tilt"}),
     }
 
-    def __init__(
-        self, settings: Settings, task: Task, predictor: Source | None = None, router: Source | None = None
-    ):
-        super().__init__(settings, task)
+    def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
+        super().__init__(settings, task, networks)
         for name, n in zip(task.names, task.counts, strict=True):
             if n < settings.components:
                 raise FedSPMError(
@@ -49,15 +45,8 @@ class FedSPM(Algorithm):
                     "use fewer components or leave the client out"
                 )
         copies = settings.components if settings.variant == "cx" else 1
-        self.predictor, self.router = (
-            build_encoder(
-                role, source or block.encoder, task.shape, block.dimension, block.normalisation, copies, settings.seed
-            )
-            for role, source, block in (
-                ("predictor", predictor, settings.predictor),
-                ("router", router, settings.router),
-            )
-        )
+        self.predictor = self.encoder("predictor", copies)
+        self.router = self.encoder("router", copies)
 
     # -- Algorithm 1, the server's side ------------------------------------------------------------------------------
 
@@ -172,25 +161,26 @@ class FedSPM(Algorithm):
     def find_components(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "m c"]:
         """First responsibilities, which stay at the clients, and their τ."""
         moments = exchange(self.moments, shared).totals()
-        count = moments["count"].clamp_min(1)
-        centres = initialise.first_centres(count, moments["sum"], moments["products"], self.settings.components)
+        centres = initialise.first_centres(moments["products"] / moments["count"].clamp_min(1), self.settings.components)
         for _ in range(initialise.ITERATIONS):
             clusters = exchange(self.cluster, shared, centres=centres).totals()
             centres = initialise.moved(centres, clusters["count"], clusters["sum"])
         return exchange(self.settle, shared, centres=centres).stack("tau", self.task.names)
 
     def moments(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
-        """Count, sum and products of the coarse features, which stay at the client for the iterations that follow."""
+        """Count and products of the coarse features around the client's own mean."""
         features = torch.cat([initialise.coarse(self.standardise(shared, x)) for x in chunks(client.x)])
+        features -= features.mean(0)
         shown = (features if client.n >= self.settings.min_count else features[:0]).double()
         count = torch.tensor(float(len(shown)), dtype=torch.float64)
-        return Mean(1, count=count, sum=shown.sum(0), products=shown.T @ shown), client.private | {"coarse": features}
+        return Mean(1, count=count, products=shown.T @ shown), client.private | {"coarse": features}
 
     def cluster(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Mean, Tensors]:
         features = client.private["coarse"]
         label = initialise.nearest(features, centres)
+        features = features - initialise.own_offset(features, label, centres)
         count, total = initialise.cluster_sums(features, label, len(centres), self.settings.min_count)
-        return Mean(1, count=count, sum=total), client.private
+        return Mean(1, count=count, sum=total), client.private | {"coarse": features}
 
     def settle(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Rows, Tensors]:
         private = dict(client.private)

@@ -4,15 +4,16 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Protocol, TypeVar
+from typing import ClassVar, Literal, Protocol, TypeVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedspm.core.local import Client
 from fedspm.core.replies import Mean, Reply, Tensors
-from fedspm.core.settings import Settings
+from fedspm.core.settings import Block, Settings
+from fedspm.encoders import Encoder, build_encoder
 
 Answer = TypeVar("Answer", bound=Reply)
 Step = Callable[..., tuple[Answer, Tensors]]  # step(client, shared, …) → (reply, the client's new private state)
@@ -54,9 +55,28 @@ class Algorithm(ABC):
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {"describe": frozenset({"count", "sum", "square"})}
     """What may leave a client, by step: names of tensors, or the first part of dotted ones. Tested on the wire."""
 
-    def __init__(self, settings: Settings, task: Task):
+    def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         self.settings = settings
         self.task = task
+        self.encoders: list[Encoder] = []
+        self._networks = networks or {}
+
+    def encoder(self, role: Literal["predictor", "router"], copies: int) -> Encoder:
+        """The encoder of a role: the network that was given for it, or the one that the settings name."""
+        block: Block = getattr(self.settings, role)
+        source = self._networks.get(role, block.encoder)
+        encoder = build_encoder(
+            role, source, self.task.shape, block.dimension, block.normalisation, copies, self.settings.seed
+        )
+        self.encoders.append(encoder)
+        return encoder
+
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Parameters and multiply-adds a row of every encoder."""
+        return {
+            encoder.role: {"parameters": encoder.size(), "multiply_adds": encoder.multiply_adds()}
+            for encoder in self.encoders
+        }
 
     # -- server ------------------------------------------------------------------------------------------------------
 
@@ -95,8 +115,12 @@ class Algorithm(ABC):
         return Mean(1, count=count, sum=total, square=square), client.private
 
     def standardise(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
-        mean, scale = shared["input.mean"], shared["input.scale"]
-        return (x - mean[:, None, None]) / scale[:, None, None] if x.ndim == 4 else (x - mean) / scale
+        """(x − mean) / scale in one pass"""
+        factor = 1 / shared["input.scale"]
+        offset = -shared["input.mean"] * factor
+        if x.ndim == 4:
+            factor, offset = factor[:, None, None], offset[:, None, None]
+        return torch.addcmul(offset, x, factor)
 
     # -- inference ---------------------------------------------------------------------------------------------------
 

@@ -1,6 +1,9 @@
-"""Where EM starts: federated k-means on coarse features. Only sums and counts leave a client.
+"""Where EM starts: federated k-means on coarse features, with an offset for every client.
 
-The centres start along the first principal axis of the pooled rows, which needs second moments and no randomness.
+A row of client i in cluster c is taken as o_i + μ_c + noise. The centres μ are shared, so that component c means the
+same for everybody; the offset o_i, which stays at the client, takes up what sets the client apart, so that clusters
+are found inside clients and not between them. Only counts and sums leave a client. The centres start along the first
+principal axis within clients: second moments, and nothing random.
 """
 
 import torch
@@ -9,7 +12,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, one_hot
 
 GRID = 7  # images are averaged down to at most 7 × 7
-ITERATIONS = 20
+ITERATIONS = 10
 SOFTNESS = 0.03  # share of a row that is spread over all components, so that none starts empty
 
 
@@ -20,20 +23,24 @@ def coarse(x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n f"]:
     return x.flatten(1)
 
 
-def first_centres(
-    count: Tensor, total: Float[Tensor, " f"], products: Float[Tensor, "f f"], components: int
-) -> Float[Tensor, "c f"]:
-    """C points along the first principal axis, from one standard deviation below the mean to one above."""
-    mean = total / count
-    values, vectors = torch.linalg.eigh(products / count - torch.outer(mean, mean))
+def first_centres(scatter: Float[Tensor, "f f"], components: int) -> Float[Tensor, "c f"]:
+    """C points along the first principal axis of the scatter, from one standard deviation below zero to one above."""
+    values, vectors = torch.linalg.eigh(scatter)
     axis = vectors[:, -1] * values[-1].clamp_min(0).sqrt()
     axis = axis * torch.sign(axis[axis.abs().argmax()])  # an eigenvector has no sign of its own
-    position = torch.linspace(-1, 1, components, dtype=axis.dtype) if components > 1 else torch.zeros(1)
-    return mean + position[:, None] * axis
+    position = torch.linspace(-1, 1, components, dtype=axis.dtype) if components > 1 else axis.new_zeros(1)
+    return position[:, None] * axis
 
 
 def nearest(features: Float[Tensor, "n f"], centres: Float[Tensor, "c f"]) -> Int[Tensor, " n"]:
     return torch.cdist(features, centres.to(features.dtype)).argmin(1)
+
+
+def own_offset(
+    features: Float[Tensor, "n f"], label: Int[Tensor, " n"], centres: Float[Tensor, "c f"]
+) -> Float[Tensor, " f"]:
+    """o_i = mean over j of x_ij − μ of its cluster"""
+    return (features - centres.to(features.dtype)[label]).mean(0)
 
 
 def cluster_sums(
@@ -47,14 +54,14 @@ def cluster_sums(
     return count * shown, total * shown[:, None]
 
 
-def softened(label: Int[Tensor, " n"], components: int) -> Float[Tensor, "n c"]:
-    """Responsibilities from clusters: nearly all of a row to its own."""
-    return one_hot(label, components) * (1 - SOFTNESS) + SOFTNESS / components
-
-
 def moved(
     centres: Float[Tensor, "c f"], count: Float[Tensor, " c"], total: Float[Tensor, "c f"]
 ) -> Float[Tensor, "c f"]:
     """The means of the clusters; a cluster without rows stays where it is."""
     mean = (total / count.clamp_min(1)[:, None]).to(centres.dtype)
     return torch.where(count[:, None] > 0, mean, centres)
+
+
+def softened(label: Int[Tensor, " n"], components: int) -> Float[Tensor, "n c"]:
+    """Responsibilities from clusters: nearly all of a row to its own."""
+    return one_hot(label, components) * (1 - SOFTNESS) + SOFTNESS / components

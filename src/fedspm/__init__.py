@@ -1,0 +1,29 @@
+"""FedSPM: routing-enabled federated learning under dual heterogeneity.
+
+The public names load on first use, so that `fedspm --help` does not wait for PyTorch.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+from fedspm.version import __version__
+
+if TYPE_CHECKING:
+    from fedspm.data.federation import Federation
+    from fedspm.estimator import FederatedClassifier
+    from fedspm.runs import load_run
+
+__all__ = ["FederatedClassifier", "Federation", "__version__", "load_run"]
+
+_HOME = {
+    "FederatedClassifier": "fedspm.estimator",
+    "Federation": "fedspm.data.federation",
+    "load_run": "fedspm.runs",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOME:
+        raise AttributeError(f"module 'fedspm' has no attribute {name!r}")
+    from importlib import import_module
+
+    return getattr(import_module(_HOME[name]), name)

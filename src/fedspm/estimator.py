@@ -1,0 +1,199 @@
+"""FederatedClassifier: the whole system behind scikit-learn's interface."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+import torch
+from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.utils.validation import check_is_fitted
+from torch import Tensor, nn
+
+from fedspm.algorithms import algorithm_named
+from fedspm.config import Config, dotted, resolve
+from fedspm.core.local import chunks
+from fedspm.core.replies import Tensors
+from fedspm.data.federation import Federation, as_input, require_finite
+from fedspm.engines.local import LocalEngine
+from fedspm.errors import FedSPMError
+from fedspm.evaluation import Model, evaluate
+from fedspm.runs import GIVEN, IN_MEMORY, Checkpoint, Run, manifest, task_of
+from fedspm.training import begin, current, rounds
+
+
+class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
+    """Train clients together without pooling their data, route a query to the best client, predict there.
+
+    Parameters
+    ----------
+    algorithm : name of the method, "fedspm" by default
+    components : C, hidden subgroups a client
+    rounds, horizon : rounds to train, and length of the annealing schedule (the rounds if None)
+    variant : "1x", components share their encoders, or "cx", one encoder each
+    preset : "default", measured best, or "paper", as printed
+    predictor, router : encoders: a name, "package.module:factory", or any nn.Module with a fixed output size
+    workers, device : "auto" uses all cores, and a GPU if there is one
+    seed : everything random is derived from it
+    settings : any other configuration, by dotted key: {"router.steps": 20, "predictor.learning_rate": 0.02}
+
+    x is standardised by the mean and standard deviation of every channel (images) or feature (vectors) over the
+    training rows of all clients; they are `model.mean_` and `model.scale_`.
+    """
+
+    def __init__(
+        self,
+        algorithm: str = "fedspm",
+        *,
+        components: int = 3,
+        rounds: int = 200,
+        horizon: int | None = None,
+        variant: str = "1x",
+        preset: str = "default",
+        predictor: str | nn.Module = "auto",
+        router: str | nn.Module = "auto",
+        workers: int | str = "auto",
+        device: str = "auto",
+        seed: int = 0,
+        settings: Mapping[str, Any] | None = None,
+    ):
+        self.algorithm = algorithm
+        self.components = components
+        self.rounds = rounds
+        self.horizon = horizon
+        self.variant = variant
+        self.preset = preset
+        self.predictor = predictor
+        self.router = router
+        self.workers = workers
+        self.device = device
+        self.seed = seed
+        self.settings = settings
+
+    # -- training ----------------------------------------------------------------------------------------------------
+
+    def fit(self, federation: Federation) -> Self:
+        """Train on the federation's training rows."""
+        if not isinstance(federation, Federation):
+            raise FedSPMError(
+                f"fit takes a Federation, not {type(federation).__name__}; make one with "
+                'Federation.from_arrays({"north": (x, y), "south": (x2, y2)})'
+            )
+        config = self._config()
+        federation.checked()
+        networks = self._networks()
+        algorithm = algorithm_named(config.algorithm)(config, task_of(federation), networks)
+        with LocalEngine(federation, seed=config.seed, workers=config.workers, device=config.device) as engine:
+            shared = begin(algorithm, engine)
+            for shared in rounds(algorithm, engine, shared, 0, config.rounds):
+                pass
+            model = current(algorithm, engine, shared)
+        self._fitted(model, manifest(federation, algorithm, "FederatedClassifier.fit"))
+        return self
+
+    def _fitted(self, model: Model, manifest: dict[str, Any]) -> None:
+        self.model_ = model
+        self.manifest_ = manifest
+        self.classes_ = np.asarray(manifest["classes"])
+        self.client_names_ = list(model.algorithm.task.names)
+        self.mean_ = model.shared["input.mean"].numpy(force=True)
+        self.scale_ = model.shared["input.scale"].numpy(force=True)
+        self.n_features_in_ = int(np.prod(model.algorithm.task.shape))
+
+    def _config(self) -> Config:
+        networks = self._networks()
+        flat = {name: getattr(self, name) for name in PLAIN if getattr(self, name) is not None}
+        flat |= {f"{role}.encoder": GIVEN if role in networks else getattr(self, role) for role in ("predictor", "router")}
+        return resolve({"data": {"name": IN_MEMORY}}, dotted(flat), dotted(self.settings or {}))
+
+    def _networks(self) -> dict[str, nn.Module]:
+        given = {"predictor": self.predictor, "router": self.router}
+        return {role: network for role, network in given.items() if isinstance(network, nn.Module)}
+
+    # -- inference ---------------------------------------------------------------------------------------------------
+
+    def route(self, x: Any) -> np.ndarray:
+        """(n, m): P(client | x), columns in the order of the federation's names."""
+        check_is_fitted(self)
+        if not self.model_.algorithm.routes:
+            raise FedSPMError(f"{self.algorithm} cannot route; only methods with a model of x can")
+        return self._collect(x, self.model_.posterior)
+
+    def predict_proba(self, x: Any, client: str | None = None) -> np.ndarray:
+        """(n, K): class probabilities of the client each row is routed to, or of the client that is named."""
+        check_is_fitted(self)
+        if client is None:
+            return self._collect(x, lambda embedding: self.model_.answer(embedding)[1])
+        if client not in self.client_names_:
+            raise FedSPMError(f"there is no client {client!r}; known are {', '.join(self.client_names_)}")
+        index = self.client_names_.index(client)
+        return self._collect(x, lambda embedding: self.model_.local(index, embedding))
+
+    def predict(self, x: Any, client: str | None = None) -> np.ndarray:
+        """(n,): labels, after routing, or as the named client sees it."""
+        probabilities = self.predict_proba(x, client)
+        return self.classes_[probabilities.argmax(1)]
+
+    def score(self, x: Any, y: Any, client: str | None = None) -> float:  # type: ignore[override]
+        """Accuracy of `predict` on x and y."""
+        labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
+        predicted = self.predict(x, client)
+        if labels.shape != predicted.shape:
+            raise FedSPMError(f"y has shape {labels.shape}, x has {len(predicted)} rows; y needs one label a row")
+        return float((predicted == labels).mean())
+
+    def evaluate(self, federation: Federation) -> dict[str, Any]:
+        """System, average and routing accuracy, and more, on the federation's test rows."""
+        check_is_fitted(self)
+        names = list(federation.names)
+        if names != self.client_names_:
+            raise FedSPMError(f"the model knows the clients {self.client_names_}, this federation has {names}")
+        if not np.array_equal(federation.classes, self.classes_):
+            raise FedSPMError("the classes of this federation differ from those the model was trained on")
+        return evaluate(self.model_, federation)
+
+    def _collect(self, x: Any, function: Callable[[Tensors], Tensor | None]) -> np.ndarray:
+        rows = as_input(x, self.model_.algorithm.task.shape)
+        require_finite(rows, "x")
+        with torch.no_grad():
+            parts = [function(self.model_.embed(chunk)) for chunk in chunks(rows)]
+        return torch.cat([part for part in parts if part is not None]).numpy(force=True)
+
+    # -- files -------------------------------------------------------------------------------------------------------
+
+    def save(self, path: str | Path) -> None:
+        """Write a folder of safetensors, JSON and TOML, of the same form as a run."""
+        check_is_fitted(self)
+        model = self.model_
+        run = Run.create(Path(path), self._config(), self.manifest_)
+        privates = dict(zip(self.client_names_, model.privates, strict=True))
+        run.save(Checkpoint(self.rounds, 0.0, model.shared, privates), keep=1)
+
+    @classmethod
+    def load(
+        cls, path: str | Path, *, predictor: nn.Module | None = None, router: nn.Module | None = None
+    ) -> "FederatedClassifier":
+        """A model that was saved, or the newest checkpoint of a run. Networks of your own are given again."""
+        run = Run.open(Path(path))
+        networks = {role: network for role, network in (("predictor", predictor), ("router", router)) if network}
+        config = run.config
+        plain = {name: getattr(config, name) for name in PLAIN}
+        others = {role: networks.get(role, getattr(config, role).encoder) for role in ("predictor", "router")}
+        estimator = cls(**plain, **others, settings=_differences(config))
+        estimator._fitted(run.model(networks), run.manifest)
+        return estimator
+
+
+def _differences(config: Config) -> dict[str, Any]:
+    """What a configuration's tables say beyond their preset, by dotted key."""
+    usual = resolve({"preset": config.preset})
+    tables = ("predictor", "router", "em")
+    return {
+        f"{table}.{key}": value
+        for table in tables
+        for key, value in getattr(config, table)
+        if key != "encoder" and value != getattr(getattr(usual, table), key)
+    }
+
+
+PLAIN = ("algorithm", "components", "rounds", "horizon", "variant", "preset", "workers", "device", "seed")

@@ -1,0 +1,85 @@
+"""Writing files so that a crash, a kill or a full disk never leaves half of one."""
+
+import errno
+import json
+import os
+import shutil
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedspm.errors import DamagedFile, FedSPMError
+
+
+def write_atomically(path: Path, content: str | bytes) -> None:
+    """All of it or nothing: written beside the target, flushed to the disk, then renamed over it."""
+    data = content.encode() if isinstance(content, str) else content
+    with explained(path):
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        try:
+            with os.fdopen(handle, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            os.chmod(temporary, 0o644)
+            os.replace(temporary, path)
+        except BaseException:
+            Path(temporary).unlink(missing_ok=True)
+            raise
+
+
+@contextmanager
+def folder_atomically(path: Path) -> Iterator[Path]:
+    """A folder that appears under its name only when everything in it is on the disk."""
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        try:
+            yield temporary
+            for file in temporary.rglob("*"):
+                if file.is_file():
+                    _flush(file)
+            _flush(temporary)
+            temporary.chmod(0o755)
+            if path.exists():
+                shutil.rmtree(path)
+            os.replace(temporary, path)
+            _flush(path.parent)
+        except BaseException:
+            shutil.rmtree(temporary, ignore_errors=True)
+            raise
+
+
+@contextmanager
+def explained(path: Path) -> Iterator[None]:
+    """What the system says about a write, as a sentence."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno in (errno.ENOSPC, errno.EDQUOT):
+            raise FedSPMError(f"no space left on the disk while writing {path}; free some, then resume the run") from error
+        raise FedSPMError(f"{path} cannot be written: {error.strerror or error}") from error
+    except Exception as error:
+        # safetensors wraps what the system says into an error of its own
+        if "No space left" in str(error) or "StorageFull" in str(error):
+            raise FedSPMError(f"no space left on the disk while writing {path}; free some, then resume the run") from error
+        raise
+
+
+def read_json(path: Path) -> Any:
+    try:
+        return json.loads(path.read_text())
+    except FileNotFoundError as error:
+        raise DamagedFile(f"{path} is missing") from error
+    except (OSError, ValueError) as error:
+        raise DamagedFile(f"{path} is damaged: {error}") from error
+
+
+def _flush(path: Path) -> None:
+    handle = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(handle)
+    finally:
+        os.close(handle)

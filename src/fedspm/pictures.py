@@ -1,0 +1,145 @@
+"""The pictures of a report, as matplotlib figures."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import matplotlib
+import numpy as np
+from matplotlib.figure import Figure
+from torch import Tensor
+
+from fedspm.data.federation import Federation
+
+matplotlib.rcParams |= {
+    "font.family": "sans-serif",
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "svg.fonttype": "none",
+    "svg.hashsalt": "fedspm",
+}
+COLOURS = ("#2a6fbb", "#e07b39", "#3c9d6b", "#8e5ea2", "#c0504d", "#7f7f7f")
+CURVES = {
+    "system_accuracy": "system",
+    "average_accuracy": "average",
+    "routing_accuracy": "routing",
+    "component_purity": "component purity",
+}
+SHOWN_CLIENTS = 16  # more would not be legible
+
+
+def accuracy_over_rounds(metrics: Sequence[dict[str, Any]]) -> Figure:
+    figure = Figure(figsize=(7.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for (key, label), colour in zip(CURVES.items(), COLOURS, strict=False):
+        points = [(line["round"], line[key]) for line in metrics if key in line]
+        if points:
+            style = "--" if key == "component_purity" else "-"
+            axes.plot(*zip(*points, strict=True), style, color=colour, label=label, marker="o", markersize=3)
+    axes.set(xlabel="round", ylabel="share", ylim=(0, 1.02))
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False, loc="lower right")
+    return figure
+
+
+def routing_confusion(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Figure:
+    share = np.asarray(counts, float)
+    share /= share.sum(1, keepdims=True).clip(min=1)
+    size = 3.2 + 0.28 * min(len(names), 20)
+    figure = Figure(figsize=(size + 0.8, size), layout="constrained")
+    axes = figure.subplots()
+    image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
+    axes.set(xlabel="routed to", ylabel="belongs to")
+    if len(names) <= SHOWN_CLIENTS:
+        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
+        axes.set_yticks(range(len(names)), names)
+        for i, j in np.ndindex(share.shape):
+            if share[i, j] >= 0.005:
+                colour = "white" if share[i, j] > 0.5 else "black"
+                axes.text(j, i, f"{share[i, j]:.2f}", ha="center", va="center", color=colour, fontsize=7)
+    figure.colorbar(image, ax=axes, shrink=0.8)
+    return figure
+
+
+def mixing_weights(mixing: np.ndarray, names: Sequence[str], truth: np.ndarray | None) -> Figure:
+    """Learned weights, and beside them the true ones where they are known."""
+    figure = Figure(figsize=(7.2, 2.8), layout="constrained")
+    panels = figure.subplots(1, 1 if truth is None else 2, squeeze=False)[0]
+    for axes, values, title in zip(panels, (mixing, truth), ("learned", "true"), strict=False):
+        assert values is not None
+        _stacked(axes, values, names, [f"component {c}" for c in range(values.shape[1])])
+        axes.set(title=title, ylim=(0, 1))
+    return figure
+
+
+def label_distribution(federation: Federation) -> Figure:
+    classes = len(federation.classes)
+    counts = np.stack([np.bincount(part.y.numpy(), minlength=classes) for part in federation.train])
+    figure = Figure(figsize=(7.2, 3.0), layout="constrained")
+    axes = figure.subplots()
+    _stacked(axes, counts, federation.names, [str(label) for label in federation.classes], "tab20")
+    axes.set(ylabel="training rows")
+    return figure
+
+
+def transformed_samples(federation: Federation) -> Figure:
+    """A row a true component, a column a client; or a few rows of each client where no truth is known."""
+    shown = min(len(federation.names), SHOWN_CLIENTS)
+    rows = [_examples(federation, i) for i in range(shown)]
+    height = max(map(len, rows))
+    figure = Figure(figsize=(0.85 * shown + 0.6, 0.95 * height + 0.5), layout="constrained")
+    grid = figure.subplots(height, shown, squeeze=False)
+    for i, column in enumerate(rows):
+        grid[0, i].set_title(federation.names[i], fontsize=7)
+        for c in range(height):
+            grid[c, i].axis("off")
+            if c < len(column):
+                show_image(grid[c, i], column[c])
+    return figure
+
+
+def queries(images: Sequence[Tensor], answers: Sequence[dict[str, Any]], truth: Sequence[tuple[str, str]]) -> Figure:
+    """Sample queries: the image, the posterior over clients, what was answered and what would have been right."""
+    count = len(images)
+    figure = Figure(figsize=(7.6, 1.25 * count), layout="constrained")
+    grid = figure.subplots(count, 2, squeeze=False, width_ratios=(1, 5))
+    for (left, right), image, answer, (home, label) in zip(grid, images, answers, truth, strict=True):
+        show_image(left, image)
+        left.axis("off")
+        names = list(answer["posterior"])[:SHOWN_CLIENTS]
+        values = [answer["posterior"][name] for name in names]
+        right.bar(range(len(names)), values, color=[COLOURS[0] if name == answer["client"] else "#b8c4d0" for name in names])
+        right.set_xticks(range(len(names)), names, fontsize=7)
+        right.set_ylim(0, 1.05)
+        verdict = "✓" if str(answer["prediction"]) == label else f"✗ (is {label})"
+        right.set_title(
+            f"from {home}, routed to {answer['client']}, predicted {answer['prediction']} {verdict}", fontsize=8, loc="left"
+        )
+    return figure
+
+
+def show_image(axes: Any, image: Tensor) -> None:
+    if image.shape[0] == 1:
+        axes.imshow(image[0], cmap="gray", vmin=0, vmax=1)
+    else:
+        axes.imshow(image.permute(1, 2, 0), vmin=0, vmax=1)
+
+
+def _examples(federation: Federation, client: int) -> list[Tensor]:
+    x = federation.train[client].x
+    if federation.truth is None:
+        return list(x[:3])
+    component = federation.truth.train[client]
+    return [x[component == c][0] for c in range(federation.truth.mixing.shape[1]) if (component == c).any()]
+
+
+def _stacked(axes: Any, values: np.ndarray, names: Sequence[str], labels: Sequence[str], colours: str | None = None) -> None:
+    bottom = np.zeros(len(names))
+    palette = matplotlib.colormaps[colours].colors if colours else COLOURS  # type: ignore[attr-defined]
+    for c, label in enumerate(labels):
+        axes.bar(range(len(names)), values[:, c], bottom=bottom, color=palette[c % len(palette)], label=label)
+        bottom += values[:, c]
+    if len(names) <= SHOWN_CLIENTS:
+        axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
+    if len(labels) <= 20:
+        axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))

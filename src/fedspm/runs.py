@@ -1,0 +1,239 @@
+"""The run folder: config.toml, manifest.json, metrics.jsonl, checkpoints/round-NNNNN/, report.html.
+
+Everything is written atomically, tensors as safetensors and the rest as text; nothing is ever unpickled.
+"""
+
+import json
+import os
+import platform
+import re
+import shutil
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import torch
+from safetensors.torch import load_file, save_file
+from torch import nn
+
+from fedspm.algorithms import algorithm_named
+from fedspm.config import Config, load_config, resolve
+from fedspm.core.algorithm import Algorithm, Task
+from fedspm.core.replies import Tensors
+from fedspm.data.federation import Federation
+from fedspm.errors import DamagedFile, FedSPMError
+from fedspm.evaluation import Model
+from fedspm.files import explained, folder_atomically, read_json, write_atomically
+from fedspm.version import __version__
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything that training needs to go on as if nothing had happened."""
+
+    round: int
+    seconds: float
+    shared: Tensors
+    privates: dict[str, Tensors]
+
+
+class Run:
+    """A run folder that exists."""
+
+    def __init__(self, path: Path):
+        self.path = path
+
+    # -- making and opening ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def create(cls, path: Path, config: Config, manifest: Mapping[str, Any]) -> "Run":
+        refuse_existing(path)
+        with explained(path):
+            path.mkdir(parents=True, exist_ok=True)
+        run = cls(path)
+        write_atomically(path / "config.toml", config.to_toml())
+        write_atomically(path / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False))
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "Run":
+        if not (path / "manifest.json").exists():
+            raise FedSPMError(f"{path} is not a run: it has no manifest.json; give the folder that `fedspm train` wrote")
+        return cls(path)
+
+    @property
+    def config(self) -> Config:
+        return resolve(load_config(self.path / "config.toml"))
+
+    @property
+    def manifest(self) -> dict[str, Any]:
+        content: dict[str, Any] = read_json(self.path / "manifest.json")
+        return content
+
+    @property
+    def task(self) -> Task:
+        known = self.manifest
+        return Task(tuple(known["shape"]), len(known["classes"]), tuple(known["clients"]), tuple(known["counts"]))
+
+    @property
+    def classes(self) -> np.ndarray:
+        return np.asarray(self.manifest["classes"])
+
+    def algorithm(self, networks: Mapping[str, nn.Module] | None = None) -> Algorithm:
+        """The algorithm of this run. Networks that were given from Python have to be given again: they are code."""
+        config = self.config
+        for role in ("predictor", "router"):
+            if getattr(config, role).encoder == GIVEN and role not in (networks or {}):
+                raise FedSPMError(f"{self.path} was trained with a {role} network of your own; give it again: {role}=network")
+        return algorithm_named(config.algorithm)(config, self.task, networks)
+
+    def model(self, networks: Mapping[str, nn.Module] | None = None) -> Model:
+        """The newest checkpoint, ready to route and predict."""
+        algorithm = self.algorithm(networks)
+        checkpoint = self.latest()
+        return Model(algorithm, checkpoint.shared, [checkpoint.privates[name] for name in self.task.names])
+
+    # -- metrics -----------------------------------------------------------------------------------------------------
+
+    def metrics(self) -> list[dict[str, Any]]:
+        path = self.path / "metrics.jsonl"
+        if not path.exists():
+            return []
+        try:
+            return [json.loads(line) for line in path.read_text().splitlines()]
+        except ValueError as error:
+            raise DamagedFile(f"{path} is damaged: {error}") from error
+
+    def last_metrics(self) -> dict[str, Any]:
+        metrics = self.metrics()
+        if not metrics:
+            raise FedSPMError(f"{self.path} has not been evaluated yet; `fedspm resume {self.path}` trains on")
+        return metrics[-1]
+
+    def record(self, metrics: Mapping[str, Any]) -> None:
+        """Add the metrics of a round; lines of that round and later ones, left by a crash, are replaced."""
+        kept = [line for line in self.metrics() if line["round"] < metrics["round"]]
+        lines = [json.dumps(line, ensure_ascii=False) for line in (*kept, metrics)]
+        write_atomically(self.path / "metrics.jsonl", "\n".join(lines) + "\n")
+
+    # -- checkpoints -------------------------------------------------------------------------------------------------
+
+    def save(self, checkpoint: Checkpoint, keep: int) -> None:
+        folder = self._checkpoints / f"round-{checkpoint.round:05d}"
+        with folder_atomically(folder) as temporary:
+            save_file(_plain(checkpoint.shared), temporary / "shared.safetensors")
+            (temporary / "clients").mkdir()
+            files = {}
+            for i, (name, private) in enumerate(checkpoint.privates.items()):
+                files[name] = f"clients/{i:05d}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:60]}.safetensors"
+                save_file(_plain(private), temporary / files[name])
+            state = {"round": checkpoint.round, "seconds": checkpoint.seconds, "clients": files}
+            (temporary / "state.json").write_text(json.dumps(state, indent=2, ensure_ascii=False))
+        for old in self._folders()[:-keep]:
+            shutil.rmtree(old)
+
+    def has_checkpoint(self) -> bool:
+        return bool(self._folders())
+
+    def latest(self) -> Checkpoint:
+        folders = self._folders()
+        if not folders:
+            raise FedSPMError(f"{self.path} has no checkpoint yet; start the training anew in another folder")
+        folder = folders[-1]
+        state = read_json(folder / "state.json")
+        try:
+            files = dict(state["clients"])
+            shared = _load(folder / "shared.safetensors")
+            privates = {name: _load(folder / file) for name, file in files.items()}
+            return Checkpoint(state["round"], state["seconds"], shared, privates)
+        except DamagedFile as error:
+            advice = f"delete {folder} to go back to {folders[-2].name}" if len(folders) > 1 else "there is no earlier one"
+            raise DamagedFile(f"{error}; {advice}") from error
+        except (KeyError, TypeError, ValueError) as error:
+            raise DamagedFile(f"{folder / 'state.json'} is damaged: {error!r}") from error
+
+    @property
+    def _checkpoints(self) -> Path:
+        return self.path / "checkpoints"
+
+    def _folders(self) -> list[Path]:
+        return sorted(self._checkpoints.glob("round-*"))
+
+    # -- the data it was made from -----------------------------------------------------------------------------------
+
+    def federation(self) -> Federation:
+        """The federation of this run, built again from its configuration and checked to be the same."""
+        if self.config.data.name == IN_MEMORY:
+            raise FedSPMError(f"{self.path} was trained on arrays in memory, which are not in the run folder")
+        federation = self.config.federation()
+        if federation.fingerprint != self.manifest["data_fingerprint"]:
+            raise FedSPMError(
+                f"the data of {self.path} has changed since the run began (fingerprint {federation.fingerprint}, "
+                f"then {self.manifest['data_fingerprint']}); point data.path in its config.toml to the original"
+            )
+        return federation
+
+
+IN_MEMORY = "arrays"  # data.name of a model that was fitted on arrays
+GIVEN = "given"  # encoder of a model whose network was given from Python
+
+
+def refuse_existing(path: Path) -> None:
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        hint = f", or go on with it: `fedspm resume {path}`" if (path / "manifest.json").exists() else ""
+        raise FedSPMError(f"{path} already exists and is not touched; choose another folder{hint}")
+
+
+def task_of(federation: Federation) -> Task:
+    return Task(federation.shape, len(federation.classes), federation.names, federation.counts)
+
+
+def load_run(path: str | os.PathLike[str]) -> Run:
+    """Open a run folder."""
+    return Run.open(Path(path))
+
+
+def _plain(tensors: Tensors) -> Tensors:
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+
+
+def _load(path: Path) -> Tensors:
+    try:
+        tensors: Tensors = load_file(path)
+    except FileNotFoundError as error:
+        raise DamagedFile(f"{path} is missing") from error
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DamagedFile(f"{path} is damaged: {error}") from error
+    return tensors
+
+
+def manifest(federation: Federation, algorithm: Algorithm, command: str) -> dict[str, Any]:
+    """Where a model comes from: data, seed, versions, command, machine."""
+    return {
+        "fedspm": __version__,
+        "command": command,
+        "created": datetime.now(UTC).isoformat(timespec="seconds"),
+        "seed": algorithm.settings.seed,
+        "data_fingerprint": federation.fingerprint,
+        "clients": list(federation.names),
+        "counts": list(federation.counts),
+        "classes": federation.classes.tolist(),
+        "shape": list(federation.shape),
+        "encoders": algorithm.sizes(),
+        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+        "machine": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
+        "executable": sys.executable,
+    }
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
+    except (OSError, StopIteration):
+        return platform.processor()

@@ -1,0 +1,92 @@
+"""A training from its first round to its last: rounds, evaluations, checkpoints, and going on after a stop."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from fedspm.config import Config
+from fedspm.core.algorithm import Algorithm
+from fedspm.core.replies import Tensors
+from fedspm.data.federation import Federation
+from fedspm.engines.local import LocalEngine
+from fedspm.evaluation import Model, evaluate
+from fedspm.runs import Checkpoint, Run
+
+
+class Watcher(Protocol):
+    """Somebody who looks on: a progress bar, TensorBoard, a test."""
+
+    def round_done(self, round: int) -> bool:
+        """True to stop here, with a checkpoint."""
+
+    def evaluated(self, metrics: dict[str, Any]) -> None: ...
+
+
+@dataclass
+class Outcome:
+    model: Model
+    round: int
+
+
+def rounds(algorithm: Algorithm, engine: LocalEngine, shared: Tensors, first: int, last: int) -> Iterator[Tensors]:
+    """Rounds first … last − 1: the shared state after each."""
+    for engine.round in range(first, last):
+        shared = algorithm.server_round(shared, engine)
+        yield shared
+
+
+def begin(algorithm: Algorithm, engine: LocalEngine) -> Tensors:
+    engine.round = 0
+    engine.enrol(algorithm)
+    return algorithm.start(engine)
+
+
+def current(algorithm: Algorithm, engine: LocalEngine, shared: Tensors) -> Model:
+    return Model(algorithm, shared, list(engine.privates.values()))
+
+
+def train(
+    config: Config,
+    federation: Federation,
+    algorithm: Algorithm,
+    run: Run,
+    watcher: Watcher,
+    checkpoint: Checkpoint | None = None,
+) -> Outcome:
+    """Train to the end of the configuration, from the start or from a checkpoint, filling the run folder.
+
+    Metrics are written before the checkpoint of the same round, so a kill between the two loses neither.
+    """
+    with LocalEngine(federation, seed=config.seed, workers=config.workers, device=config.device) as engine:
+        if checkpoint is None:
+            shared, done, seconds = begin(algorithm, engine), 0, 0.0
+            run.save(Checkpoint(0, 0.0, shared, engine.privates), config.keep_checkpoints)
+        else:
+            shared = {name: tensor.to(engine.device) for name, tensor in checkpoint.shared.items()}
+            engine.privates = {
+                name: {key: tensor.to(engine.device) for key, tensor in private.items()}
+                for name, private in checkpoint.privates.items()
+            }
+            done, seconds = checkpoint.round, checkpoint.seconds
+        last_seconds, last_round = seconds, done
+        began = time.perf_counter()
+        for shared in rounds(algorithm, engine, shared, done, config.rounds):
+            done += 1
+            stop = watcher.round_done(done)
+            finished = done == config.rounds
+            if done % config.eval_every == 0 or finished:
+                seconds += time.perf_counter() - began
+                metrics = {"round": done, **evaluate(current(algorithm, engine, shared), federation, engine.map)}
+                metrics["seconds"] = round(seconds, 3)
+                metrics["seconds_per_round"] = round((seconds - last_seconds) / (done - last_round), 4)
+                last_seconds, last_round = seconds, done
+                run.record(metrics)
+                began = time.perf_counter()
+                watcher.evaluated(metrics)
+            if done % config.eval_every == 0 or finished or stop:
+                elapsed = seconds + time.perf_counter() - began
+                run.save(Checkpoint(done, elapsed, shared, engine.privates), config.keep_checkpoints)
+            if stop:
+                break
+        return Outcome(current(algorithm, engine, shared), done)
