@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, Self
+from typing import Any
 
 import numpy as np
 import torch
@@ -72,7 +72,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def fit(self, federation: Federation) -> Self:
+    def fit(self, federation: Federation) -> "FederatedClassifier":
         """Train on the federation's training rows."""
         if not isinstance(federation, Federation):
             raise FedSPMError(

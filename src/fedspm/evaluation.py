@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol, TypeVar
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -19,6 +19,7 @@ In = TypeVar("In")
 Out = TypeVar("Out")
 
 
+@runtime_checkable
 class Map(Protocol):
     """`map`, perhaps on many workers, answers in order."""
 

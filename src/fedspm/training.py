@@ -3,7 +3,7 @@
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from fedspm.config import Config
 from fedspm.core.algorithm import Algorithm
@@ -14,6 +14,7 @@ from fedspm.evaluation import Model, evaluate
 from fedspm.runs import Checkpoint, Run
 
 
+@runtime_checkable
 class Watcher(Protocol):
     """Somebody who looks on: a progress bar, TensorBoard, a test."""
 

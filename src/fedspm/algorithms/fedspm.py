@@ -4,6 +4,7 @@ A round is two exchanges. In the first, clients compute responsibilities and sen
 they get everybody's τ, take local steps on the supervised and the DRM block, and the server averages.
 """
 
+import math
 from collections.abc import Mapping
 from typing import ClassVar
 
@@ -30,7 +31,7 @@ class FedSPM(Algorithm):
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
         **Algorithm.leaves,
         "moments": frozenset({"count", "products"}),
-        "cluster": frozenset({"count", "sum"}),
+        "cluster": frozenset({"count", "sum", "square"}),
         "settle": frozenset({"tau"}),
         "expect": frozenset({"tau"}),
         "maximise": frozenset({"predictor", "router", "tilt"}),
@@ -161,11 +162,17 @@ class FedSPM(Algorithm):
     def find_components(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "m c"]:
         """First responsibilities, which stay at the clients, and their τ."""
         moments = exchange(self.moments, shared).totals()
-        centres = initialise.first_centres(moments["products"] / moments["count"].clamp_min(1), self.settings.components)
-        for _ in range(initialise.ITERATIONS):
-            clusters = exchange(self.cluster, shared, centres=centres).totals()
-            centres = initialise.moved(centres, clusters["count"], clusters["sum"])
-        return exchange(self.settle, shared, centres=centres).stack("tau", self.task.names)
+        scatter, count = moments["products"], moments["count"].clamp_min(1)
+        best, highest = torch.zeros(1, len(scatter), dtype=scatter.dtype, device=scatter.device), -math.inf
+        for clusters in range(2, self.settings.components + 1):
+            centres = initialise.first_centres(scatter / count, clusters)
+            for _ in range(initialise.ITERATIONS):
+                sums = exchange(self.cluster, shared, centres=centres).totals()
+                centres = initialise.moved(centres, sums["count"], sums["sum"])
+            separation = initialise.separation(sums["count"], sums["sum"], sums["square"], scatter.trace())
+            if separation > highest:
+                best, highest = centres, separation
+        return exchange(self.settle, shared, centres=best).stack("tau", self.task.names)
 
     def moments(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Count and products of the coarse features around the client's own mean."""
@@ -176,15 +183,17 @@ class FedSPM(Algorithm):
         return Mean(1, count=count, products=shown.T @ shown), client.private | {"coarse": features}
 
     def cluster(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Mean, Tensors]:
+        """Counts, sums and sum of squares of the clusters around the client's own offset."""
         features = client.private["coarse"]
-        label = initialise.nearest(features, centres)
-        features = features - initialise.own_offset(features, label, centres)
-        count, total = initialise.cluster_sums(features, label, len(centres), self.settings.min_count)
-        return Mean(1, count=count, sum=total), client.private | {"coarse": features}
+        label, offset = initialise.place(features, centres)
+        sums = initialise.cluster_sums(features - offset, label, len(centres), self.settings.min_count)
+        return Mean(1, **dict(zip(("count", "sum", "square"), sums, strict=True))), client.private
 
     def settle(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Rows, Tensors]:
+        """First responsibilities: nearly all of a row to its cluster."""
         private = dict(client.private)
-        responsibilities = initialise.softened(initialise.nearest(private.pop("coarse"), centres), len(centres))
+        label, _ = initialise.place(private.pop("coarse"), centres)
+        responsibilities = initialise.softened(label, self.settings.components)
         return self.report_tau(client, responsibilities), private | {"responsibilities": responsibilities}
 
     # -- inference ---------------------------------------------------------------------------------------------------

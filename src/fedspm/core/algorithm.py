@@ -4,7 +4,7 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, TypeVar
+from typing import ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
@@ -19,6 +19,7 @@ Answer = TypeVar("Answer", bound=Reply)
 Step = Callable[..., tuple[Answer, Tensors]]  # step(client, shared, …) → (reply, the client's new private state)
 
 
+@runtime_checkable
 class Exchange(Protocol):
     """Runs a client step at every client and merges the replies in client order. Engines implement it."""
 

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Self
 
 import torch
 from torch import Tensor
@@ -21,7 +20,7 @@ class Mean:
         self._kinds = {name: tensor.dtype for name, tensor in tensors.items()}
         self._sums = {name: tensor.double() * self.weight for name, tensor in tensors.items()}
 
-    def merge(self, other: Self) -> Self:
+    def merge(self, other: "Mean") -> "Mean":
         if self._sums.keys() != other._sums.keys():
             raise KeyError(f"replies name different tensors: {sorted(self._sums.keys() ^ other._sums.keys())}")
         self.weight += other.weight
@@ -52,7 +51,7 @@ class Rows:
     def of(cls, client: str, **tensors: Tensor) -> "Rows":
         return cls({client: tensors})
 
-    def merge(self, other: Self) -> Self:
+    def merge(self, other: "Rows") -> "Rows":
         if twice := self.rows.keys() & other.rows.keys():
             raise KeyError(f"client {min(twice)!r} answered twice")
         self.rows |= other.rows

@@ -4,6 +4,9 @@ A row of client i in cluster c is taken as o_i + μ_c + noise. The centres μ ar
 same for everybody; the offset o_i, which stays at the client, takes up what sets the client apart, so that clusters
 are found inside clients and not between them. Only counts and sums leave a client. The centres start along the first
 principal axis within clients: second moments, and nothing random.
+
+There may be fewer clusters than components: to split what belongs together costs every half the other half's rows.
+Their number is the one with the largest Calinski–Harabasz index, and the other components start nearly empty.
 """
 
 import torch
@@ -13,6 +16,7 @@ from torch.nn.functional import adaptive_avg_pool2d, one_hot
 
 GRID = 7  # images are averaged down to at most 7 × 7
 ITERATIONS = 10
+PLACEMENTS = 5
 SOFTNESS = 0.03  # share of a row that is spread over all components, so that none starts empty
 
 
@@ -33,25 +37,28 @@ def first_centres(scatter: Float[Tensor, "f f"], components: int) -> Float[Tenso
 
 
 def nearest(features: Float[Tensor, "n f"], centres: Float[Tensor, "c f"]) -> Int[Tensor, " n"]:
-    return torch.cdist(features, centres.to(features.dtype)).argmin(1)
+    return torch.cdist(features, centres).argmin(1)
 
 
-def own_offset(
-    features: Float[Tensor, "n f"], label: Int[Tensor, " n"], centres: Float[Tensor, "c f"]
-) -> Float[Tensor, " f"]:
-    """o_i = mean over j of x_ij − μ of its cluster"""
-    return (features - centres.to(features.dtype)[label]).mean(0)
+def place(features: Float[Tensor, "n f"], centres: Float[Tensor, "c f"]) -> tuple[Int[Tensor, " n"], Float[Tensor, " f"]]:
+    """The cluster of every row and the client's own offset, o_i = mean over j of x_ij − μ of its cluster, by turns."""
+    centres = centres.to(features.dtype)
+    offset = torch.zeros_like(features[0])
+    for _ in range(PLACEMENTS):
+        offset = (features - centres[nearest(features - offset, centres)]).mean(0)
+    return nearest(features - offset, centres), offset
 
 
 def cluster_sums(
-    features: Float[Tensor, "n f"], label: Int[Tensor, " n"], components: int, min_count: int
-) -> tuple[Float[Tensor, " c"], Float[Tensor, "c f"]]:
-    """Count and sum of every cluster; clusters with fewer than `min_count` rows stay at the client."""
-    count = torch.bincount(label, minlength=components).double()
-    total = torch.zeros(components, features.shape[1], dtype=torch.float64, device=features.device)
+    features: Float[Tensor, "n f"], label: Int[Tensor, " n"], clusters: int, min_count: int
+) -> tuple[Float[Tensor, " c"], Float[Tensor, "c f"], Float[Tensor, ""]]:
+    """Count and sum of every cluster, and the sum of squares; clusters below `min_count` rows stay at the client."""
+    count = torch.bincount(label, minlength=clusters).double()
+    total = torch.zeros(clusters, features.shape[1], dtype=torch.float64, device=features.device)
     total.index_add_(0, label, features.double())
     shown = count >= min_count
-    return count * shown, total * shown[:, None]
+    square = (features.double().square().sum(1) * shown[label]).sum()
+    return count * shown, total * shown[:, None], square
 
 
 def moved(
@@ -60,6 +67,13 @@ def moved(
     """The means of the clusters; a cluster without rows stays where it is."""
     mean = (total / count.clamp_min(1)[:, None]).to(centres.dtype)
     return torch.where(count[:, None] > 0, mean, centres)
+
+
+def separation(count: Float[Tensor, " c"], total: Float[Tensor, "c f"], square: Tensor, scatter: Tensor) -> float:
+    """The Calinski–Harabasz index: scatter between clusters over scatter within, each by its degrees of freedom."""
+    n, clusters = count.sum(), len(count)
+    within = square - (total.square().sum(1) / count.clamp_min(1)).sum()
+    return float((scatter - within) / (clusters - 1) * (n - clusters).clamp_min(1) / within.clamp_min(1e-12))
 
 
 def softened(label: Int[Tensor, " n"], components: int) -> Float[Tensor, "n c"]:

@@ -1,0 +1,46 @@
+# Two commands: `make run` and `make test`. `make help` lists the others.
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+READY  := $(VENV)/.ready
+RUN    ?= runs/first
+
+.DEFAULT_GOAL := help
+.PHONY: help run test check bench wheel clean
+
+help:  ## list the commands
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+
+run: $(READY)  ## set up, then train on the images that ship with the package (under five minutes)
+	@if [ -f $(RUN)/report.html ]; then \
+		$(BIN)/fedspm evaluate $(RUN) && echo "report    $(RUN)/report.html (delete $(RUN) to train anew)"; \
+	elif [ -f $(RUN)/manifest.json ]; then \
+		$(BIN)/fedspm resume $(RUN); \
+	else \
+		$(BIN)/fedspm train --rounds 60 --out $(RUN); \
+	fi
+
+test: $(READY)  ## run every test
+	$(BIN)/python -m pytest
+
+check: $(READY)  ## lint and type-check
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+
+bench: $(READY)  ## measure a round against bare tensor work
+	$(BIN)/fedspm bench round
+
+wheel: $(READY)  ## build dist/fedspm-*.whl
+	$(BIN)/python -m build --wheel
+
+clean:  ## remove the environment and what was built (runs stay)
+	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
+
+$(READY): pyproject.toml constraints.txt
+	@echo "setting up $(VENV) (once, about a minute)"
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
+		{ echo "FedSPM needs Python 3.11 or newer; point to one with: make PYTHON=python3.12 …"; exit 1; }
+	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $(READY)
