@@ -83,7 +83,8 @@ class FedSPM(Algorithm):
 
     def expect(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
         """E-step over all local rows (lines 4–5): w by eq. 7, and τ_ic = Σ_j w_ijc for the server."""
-        if self.settings.em.start == "kmeans" and client.round < self.settings.em.hold:
+        start, hold = self.settings.em.start, min(self.settings.em.hold, self.settings.schedule // 2)
+        if start == "kmeans" and client.round < hold:
             responsibilities = client.private["responsibilities"]
         else:
             with torch.no_grad():

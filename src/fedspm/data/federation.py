@@ -183,7 +183,7 @@ def _memory(x: Tensor) -> memoryview:
     return memoryview(channels_last.contiguous().numpy()).cast("B")
 
 
-def _arrays(value: Arrays, where: str) -> tuple[Tensor, np.ndarray]:
+def _arrays(value: Any, where: str) -> tuple[Tensor, np.ndarray]:
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise FedSPMError(f"{where}: give a pair (x, y)")
     x = as_input(value[0], where=where)

@@ -22,12 +22,10 @@ def load_images(name: str, path: Path | None = None) -> tuple[np.ndarray, np.nda
 
 
 def _locate(name: str, path: Path | None) -> Path:
-    """The path in the configuration, $FEDSPM_DATA/<name>, the system package, the user cache."""
+    """The path in the configuration; without one, $FEDSPM_DATA/<name>, the system package, the user cache."""
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedspm" / name
-    places = [path] if path else []
-    if root := os.environ.get("FEDSPM_DATA"):
-        places.append(Path(root) / name)
-    places += [SYSTEM / name, cache]
+    root = os.environ.get("FEDSPM_DATA")
+    places = [path] if path else [*([Path(root) / name] if root else []), SYSTEM / name, cache]
     for place in places:
         if is_fashion(place):
             return place

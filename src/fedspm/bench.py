@@ -1,0 +1,111 @@
+"""`fedspm bench round`: a round of training against the same tensor work with nothing around it.
+
+Both sides alternate within one run, one compute thread a worker, and medians are compared. The bare side does the
+gathers, forward and backward passes, SGD steps and E-step passes of one round on plain modules: no engine, no clients,
+no private states, no replies, no averaging.
+"""
+
+import os
+import statistics
+import time
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from rich.progress import track
+from rich.table import Table
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+from fedspm.algorithms.fedspm import FedSPM
+from fedspm.config import resolve
+from fedspm.core.settings import Block
+from fedspm.data.federation import Federation
+from fedspm.encoders.cnn import CNN
+from fedspm.encoders.resnet import ResNet
+from fedspm.engines.local import LocalEngine
+from fedspm.runs import task_of
+from fedspm.terminal import console
+from fedspm.training import begin
+
+CHUNK = 256
+
+
+def bench_round(data: str, repeats: int) -> dict[str, Any]:
+    config = resolve({"data": {"name": data}, "em": {"hold": 0}})
+    with console.status("reading the data"):
+        federation = config.federation()
+    workers = os.cpu_count() or 1
+    times: dict[str, list[float]] = {"bare": [], "one worker": [], f"{workers} workers": []}
+    engines = {
+        "one worker": LocalEngine(federation, seed=0, workers=1, device="cpu"),
+        f"{workers} workers": LocalEngine(federation, seed=0, workers=workers, device="cpu"),
+    }
+    sides: dict[str, Callable[[], object]] = {"bare": _bare(federation, config.predictor, config.router)}
+    for name, engine in engines.items():
+        sides[name] = _round(FedSPM(config, task_of(federation)), engine)
+    torch.set_num_threads(1)
+    for repeat in track(range(repeats + 1), "alternating", console=console, transient=True):
+        for name, side in sides.items():
+            began = time.perf_counter()
+            side()
+            if repeat:  # the first time is a warm-up
+                times[name].append(time.perf_counter() - began)
+    for engine in engines.values():
+        engine.__exit__(None, None, None)
+    median = {name: statistics.median(values) for name, values in times.items()}
+    return {
+        "data": data,
+        "rows": sum(federation.counts),
+        "workers": workers,
+        "repeats": repeats,
+        "seconds": {name: [round(value, 4) for value in values] for name, values in times.items()},
+        "median_seconds": {name: round(value, 4) for name, value in median.items()},
+        "round_over_bare": round(median["one worker"] / median["bare"], 4),
+        "speed_up_of_workers": round(median["one worker"] / median[f"{workers} workers"], 4),
+    }
+
+
+def round_table(result: dict[str, Any]) -> Table:
+    title = f"a FedSPM round, {result['data']}, {result['rows']:,} rows, median of {result['repeats']}"
+    table = Table(title=title, title_justify="left")
+    for heading in ("", "seconds", "against"):
+        table.add_column(heading, justify="right" if heading else "left")
+    for name, seconds in result["median_seconds"].items():
+        against = {"one worker": f"{result['round_over_bare']:.3f} × bare"}.get(name, "")
+        if name.endswith("workers"):
+            against = f"{result['speed_up_of_workers']:.2f} times as fast as one"
+        table.add_row(name, f"{seconds:.3f}", against)
+    return table
+
+
+def _round(algorithm: FedSPM, engine: LocalEngine) -> Callable[[], object]:
+    shared = begin(algorithm, engine)
+    return lambda: algorithm.server_round(shared, engine)
+
+
+def _bare(federation: Federation, predictor: Block, router: Block) -> Callable[[], None]:
+    shape, clients, components = federation.shape, len(federation.names), 3
+    classes = len(federation.classes)
+    encoder = nn.Sequential(ResNet(shape, predictor.dimension), nn.Linear(predictor.dimension, components * classes))
+    tilts = nn.Sequential(CNN(shape, router.dimension), nn.Linear(router.dimension, clients * components))
+    pairs = [(network.to(memory_format=torch.channels_last), block) for network, block in ((encoder, predictor), (tilts, router))]  # type: ignore[call-overload]
+
+    def run() -> None:
+        for part in federation.train:
+            with torch.no_grad():
+                for x in part.x.split(CHUNK):
+                    for network, _ in pairs:
+                        network(x)
+            for network, block in pairs:
+                _steps(network, block, part.x, part.y)
+
+    return run
+
+
+def _steps(network: nn.Module, block: Block, x: Tensor, y: Tensor) -> None:
+    optimiser = torch.optim.SGD(network.parameters(), lr=1e-4, momentum=block.momentum, fused=True)
+    for row in torch.randint(len(y), (block.steps, block.batch_size)):
+        optimiser.zero_grad()
+        cross_entropy(network(x[row]), y[row]).backward()  # type: ignore[no-untyped-call]
+        optimiser.step()

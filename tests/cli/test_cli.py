@@ -1,0 +1,218 @@
+"""The commands as a person types them."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from safetensors.torch import load_file
+
+SMALL = "--clients 3 --components 2 --workers 1 --eval-every 2 --set predictor.steps=2 --set router.steps=2"
+SMALL += " --set predictor.batch_size=16 --set router.batch_size=16 --set em.hold=1"
+
+
+def fedspm(*arguments, check=True, **options):
+    done = subprocess.run(
+        [sys.executable, "-m", "fedspm.cli", *map(str, arguments)], capture_output=True, text=True, check=False, **options
+    )
+    if check:
+        assert done.returncode == 0, done.stderr + done.stdout
+    return done
+
+
+def train(out, *more, **options):
+    return fedspm("train", *SMALL.split(), "--rounds", 4, "--out", out, *more, **options)
+
+
+@pytest.fixture(scope="module")
+def run(tmp_path_factory):
+    out = tmp_path_factory.mktemp("runs") / "first"
+    out_text = train(out).stdout
+    return out, out_text
+
+
+def same_bits(one: Path, other: Path) -> None:
+    folders = [sorted((run / "checkpoints").glob("round-*"))[-1] for run in (one, other)]
+    assert folders[0].name == folders[1].name
+    files = [sorted(file.relative_to(folder) for file in folder.rglob("*.safetensors")) for folder in folders]
+    assert files[0] == files[1]
+    assert len(files[0]) == 4  # shared, and one a client
+    for file in files[0]:
+        tensors = [load_file(folder / file) for folder in folders]
+        assert tensors[0].keys() == tensors[1].keys()
+        for name, value in tensors[0].items():
+            assert value.equal(tensors[1][name]), f"{file}: {name}"
+    metrics = [[json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()] for run in (one, other)]
+    for line in (*metrics[0], *metrics[1]):
+        del line["seconds"], line["seconds_per_round"]
+    assert metrics[0] == metrics[1]
+
+
+def test_train_ends_with_a_table_the_report_and_what_next(run):
+    _, text = run
+    for word in ("system", "average", "routing", "client-0", "client-2", "report.html", "try next", "fedspm route"):
+        assert word in text
+    assert "multiply-adds" in text
+
+
+def test_the_run_folder(run):
+    out, _ = run
+    manifest = json.loads((out / "manifest.json").read_text())
+    assert manifest["command"].startswith("fedspm train")
+    assert {"versions", "seed", "data_fingerprint", "machine", "encoders"} <= manifest.keys()
+    lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
+    assert [line["round"] for line in lines] == [2, 4]
+    wanted = {"system_accuracy", "average_accuracy", "routing_accuracy", "component_purity", "seconds"}
+    assert wanted <= lines[-1].keys()
+    page = (out / "report.html").read_text()
+    assert page.count("<svg") == 6
+    assert "http://" not in page.replace("http://www.w3.org", "").replace("http://purl.org", "").replace(
+        "http://creativecommons.org", ""
+    )
+    assert 'src="' not in page
+    assert len(list((out / "samples").glob("*.png"))) == 3
+
+
+def test_evaluate_and_route(run):
+    out, _ = run
+    metrics = json.loads(fedspm("evaluate", out, "--json").stdout)
+    assert metrics["round"] == 4
+    assert "client-1" in fedspm("evaluate", out).stdout
+    images = sorted((out / "samples").glob("*.png"))
+    replies = [json.loads(line) for line in fedspm("route", out, *images, "--json").stdout.splitlines()]
+    assert len(replies) == 3
+    for reply in replies:
+        assert reply["client"] == max(reply["posterior"], key=reply["posterior"].get)
+        assert str(reply["prediction"]) == max(reply["probabilities"], key=reply["probabilities"].get)
+        assert abs(sum(reply["posterior"].values()) - 1) < 1e-5
+        assert abs(sum(reply["probabilities"].values()) - 1) < 1e-5
+    assert "answered by" in fedspm("route", out, images[0]).stdout
+
+
+def test_more_workers_give_the_same_bits(run, tmp_path):
+    train(tmp_path / "two", "--workers", "2")
+    same_bits(run[0], tmp_path / "two")
+
+
+def test_training_never_reads_the_truth(run, tmp_path):
+    """The same run with the true components scrambled before training: only purity and the Rand index may change."""
+    script = (
+        "import torch, sys, fedspm.cli, fedspm.data.heterogeneity as h\n"
+        "from fedspm.data.federation import Truth\n"
+        "original = h.impose\n"
+        "def scrambled(*a):\n"
+        "    f = original(*a); t = f.truth\n"
+        "    object.__setattr__(f, 'truth', Truth(tuple(1 - z[torch.randperm(len(z))] for z in t.train), t.test, t.mixing))\n"
+        "    return f\n"
+        "import fedspm.config; fedspm.config.impose = scrambled\n"
+        "fedspm.cli.main()\n"
+    )
+    out = tmp_path / "scrambled"
+    arguments = ["train", *SMALL.split(), "--rounds", "4", "--out", str(out)]
+    subprocess.run([sys.executable, "-c", script, *arguments], check=True, capture_output=True)
+    purity = [json.loads((folder / "metrics.jsonl").read_text().splitlines()[-1]) for folder in (run[0], out)]
+    assert purity[0].pop("component_purity") != purity[1].pop("component_purity")
+    lines = [folder / "metrics.jsonl" for folder in (run[0], out)]
+    for path in lines:
+        stripped = [json.loads(line) for line in path.read_text().splitlines()]
+        for line in stripped:
+            line.pop("component_purity", None)
+            line.pop("component_rand_index", None)
+        path.with_suffix(".stripped").write_text(json.dumps([{**line, "seconds": 0, "seconds_per_round": 0} for line in stripped]))
+    assert lines[0].with_suffix(".stripped").read_text() == lines[1].with_suffix(".stripped").read_text()
+
+
+@pytest.mark.parametrize("delay", [0.0, 0.4, 1.0])
+def test_killed_and_resumed_it_ends_with_the_same_bits(run, tmp_path, delay):
+    out = tmp_path / "killed"
+    arguments = ["train", *SMALL.split(), "--rounds", "4", "--out", str(out)]
+    process = subprocess.Popen([sys.executable, "-m", "fedspm.cli", *arguments], stdout=subprocess.DEVNULL)
+    deadline = time.monotonic() + 120
+    while not (out / "manifest.json").exists() and time.monotonic() < deadline:
+        time.sleep(0.02)
+    time.sleep(delay)
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+    fedspm("resume", out)
+    same_bits(run[0], out)
+
+
+def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(run, tmp_path):
+    out = tmp_path / "stopped"
+    arguments = ["train", *SMALL.split(), "--rounds", "4", "--out", str(out)]
+    process = subprocess.Popen(
+        [sys.executable, "-m", "fedspm.cli", *arguments], stdout=subprocess.PIPE, text=True, env=os.environ
+    )
+    deadline = time.monotonic() + 120
+    while not list(out.glob("checkpoints/round-*")) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    process.send_signal(signal.SIGINT)
+    text, _ = process.communicate(timeout=120)
+    assert process.returncode == 130
+    assert f"fedspm resume {out}" in text.replace("\n", "")
+    fedspm("resume", out)
+    same_bits(run[0], out)
+
+
+def test_resuming_a_finished_run_changes_nothing(run):
+    before = (run[0] / "metrics.jsonl").read_text()
+    fedspm("resume", run[0])
+    assert (run[0] / "metrics.jsonl").read_text() == before
+
+
+def one_sentence(*arguments, **options):
+    done = fedspm(*arguments, check=False, **options)
+    assert done.returncode not in (0, None)
+    assert "Traceback" not in done.stderr
+    message = done.stderr.strip()
+    assert message.startswith("fedspm: ")
+    assert "\n" not in message
+    return message
+
+
+def test_mistakes_get_one_sentence(run, tmp_path):
+    out, _ = run
+    assert "already exists" in one_sentence("train", "--out", out)
+    assert "did you mean" in one_sentence("train", "--set", "router.stepps=3", "--out", tmp_path / "a")
+    assert "no data set 'mnist'" in one_sentence("train", "--data", "mnist", "--out", tmp_path / "a")
+    assert "no algorithm" in one_sentence("train", "--algorithm", "fedfoo", "--out", tmp_path / "a")
+    assert "is not a run" in one_sentence("resume", tmp_path)
+    assert "is not a run" in one_sentence("evaluate", tmp_path)
+    assert "no image" in one_sentence("route", out, tmp_path / "nothing.png")
+    (tmp_path / "broken.png").write_bytes(b"not an image")
+    assert "cannot be read as an image" in one_sentence("route", out, tmp_path / "broken.png")
+    missing = one_sentence("train", "--data", "fashion-mnist", "--set", f"data.path={tmp_path}", "--out", tmp_path / "a")
+    assert "was not found" in missing
+    assert "apt-get install" in missing
+    assert not (tmp_path / "a").exists()
+
+
+def test_a_damaged_checkpoint_is_named(run, tmp_path):
+    import shutil
+
+    copy = tmp_path / "copy"
+    shutil.copytree(run[0], copy)
+    newest = sorted((copy / "checkpoints").glob("round-*"))[-1]
+    file = newest / "shared.safetensors"
+    file.write_bytes(file.read_bytes()[:100])
+    message = one_sentence("resume", copy)
+    assert "shared.safetensors is damaged" in message
+    assert "delete" in message
+    file.unlink()
+    assert "shared.safetensors is missing" in one_sentence("resume", copy)
+
+
+def test_help_names_every_option_with_its_default():
+    text = fedspm("train", "--help", env={**os.environ, "COLUMNS": "200", "TERM": "dumb"}).stdout
+    for option in ("data", "clients", "components", "variant", "preset", "rounds", "horizon", "alpha-inter", "alpha-intra"):
+        assert f"--{option}" in text
+    assert text.count("default") >= 14
+
+
+def test_tensorboard_by_option(tmp_path):
+    train(tmp_path / "board", "--tensorboard", "--rounds", "2")
+    assert list((tmp_path / "board" / "tensorboard").glob("events.*"))

@@ -1,0 +1,82 @@
+"""Bad input gets one sentence that names the client and what to do."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedspm import FederatedClassifier, Federation
+from fedspm.errors import FedSPMError
+
+X, Y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
+GOOD = {"north": (X, Y), "south": (X + 1, Y)}
+
+
+def broken(value, at=(3, 1)):
+    x = X.copy()
+    x[at] = value
+    return x
+
+
+@pytest.mark.parametrize(
+    ("clients", "sentence"),
+    [
+        ({}, "at least two clients, this one has 0"),
+        ({"north": (X, Y)}, "at least two clients, this one has 1"),
+        (GOOD | {"west": (X[:0], Y[:0])}, "client 'west' has no rows"),
+        (GOOD | {"west": (X[:1], Y[:1])}, "client 'west' has only one row"),
+        (GOOD | {"west": (broken(np.nan), Y)}, "client 'west', training rows: row 3 has a value that is not finite"),
+        (GOOD | {"west": (broken(np.inf), Y)}, "client 'west', training rows: row 3"),
+        (GOOD | {"west": (X[:, :2], Y)}, r"client 'west' has rows of shape \(2,\), client 'north' of shape \(3,\)"),
+        (GOOD | {"west": (X, Y[:5])}, "client 'west': y has shape"),
+        (GOOD | {"west": (X[:, 0], Y)}, r"client 'west': x has shape \(20,\)"),
+        (GOOD | {"west": X}, r"client 'west': give a pair"),
+        (GOOD | {"west": (X, Y + 0.5)}, "labels must be integers or strings"),
+        (GOOD | {"west": ([["a", "b"]], [1])}, "client 'west': x cannot be read as an array of numbers"),
+        ({"north": (X, Y * 0), "south": (X, Y * 0)}, "one class only"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_bad_clients(clients, sentence):
+    with pytest.raises(FedSPMError, match=sentence) as caught:
+        Federation.from_arrays(clients)
+    assert "\n" not in str(caught.value)
+
+
+def test_bad_test_rows():
+    with pytest.raises(FedSPMError, match="'east', which is not one of the clients"):
+        Federation.from_arrays(GOOD, {"east": (X, Y)})
+    with pytest.raises(FedSPMError, match="client 'north', test rows: label 7 does not occur"):
+        Federation.from_arrays(GOOD, {"north": (X, np.full(20, 7))})
+    with pytest.raises(FedSPMError, match="client 'north', test rows: rows have shape"):
+        Federation.from_arrays(GOOD, {"north": (X[:, :1], Y)})
+    with pytest.raises(FedSPMError, match="client 'south', test rows: row 3"):
+        Federation.from_arrays(GOOD, {"south": (broken(np.nan), Y)})
+
+
+def test_one_class_in_a_client_is_a_warning_not_an_error():
+    with pytest.warns(UserWarning, match="client 'west' has one class only"):
+        Federation.from_arrays(GOOD | {"west": (X, Y * 0)})
+
+
+def test_more_components_than_rows():
+    with pytest.raises(FedSPMError, match="client 'west' has 4 training rows, fewer than the 6 components"):
+        FederatedClassifier(components=6).fit(Federation.from_arrays(GOOD | {"west": (X[:4], Y[:4])}))
+
+
+def test_arrays_of_many_kinds_mean_the_same():
+    strings = np.array(["b", "a"])[Y]
+    kinds = [
+        {"north": (X, strings), "south": (X + 1, strings)},
+        {"north": (torch.tensor(X), list(strings)), "south": ((X + 1).tolist(), strings.astype(object))},
+    ]
+    one, other = (Federation.from_arrays(kind) for kind in kinds)
+    assert one.fingerprint == other.fingerprint
+    assert one.classes.tolist() == ["a", "b"]
+    numbers = Federation.from_arrays({"north": (X, torch.tensor(Y)), "south": (X, Y.astype(float))})
+    assert numbers.classes.tolist() == [0, 1]
+
+
+def test_rows_are_held_out_by_fraction():
+    federation = Federation.from_arrays(GOOD, test_fraction=0.25)
+    assert [len(part) for part in federation.test] == [5, 5]
+    assert federation.counts == (15, 15)

@@ -1,0 +1,112 @@
+"""The in-process engine: the same bits whatever happens, and errors that say who and when."""
+
+import pytest
+import torch
+from conftest import small_settings
+
+from fedspm.algorithms.fedspm import FedSPM
+from fedspm.core.algorithm import Algorithm
+from fedspm.engines.local import LocalEngine
+from fedspm.errors import TrainingFailed
+from fedspm.runs import task_of
+from fedspm.training import begin, rounds
+
+
+def train(federation, settings, workers=1):
+    algorithm = FedSPM(settings, task_of(federation))
+    with LocalEngine(federation, seed=settings.seed, workers=workers) as engine:
+        shared = begin(algorithm, engine)
+        for shared in rounds(algorithm, engine, shared, 0, settings.rounds):
+            pass
+        return shared, engine.privates
+
+
+def assert_same_bits(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+@pytest.mark.parametrize("workers", [2, 3])
+def test_any_number_of_workers_gives_the_same_bits(vectors, quick, workers):
+    shared, privates = train(vectors, quick)
+    again, privates_again = train(vectors, quick, workers)
+    assert_same_bits(shared, again)
+    for name, private in privates.items():
+        assert_same_bits(private, privates_again[name])
+
+
+def test_another_seed_gives_another_model(vectors):
+    one, _ = train(vectors, small_settings(seed=1))
+    other, _ = train(vectors, small_settings(seed=2))
+    assert not torch.equal(one["tilt.xi"], other["tilt.xi"])
+
+
+def test_the_number_of_threads_is_given_back(vectors, quick):
+    before = torch.get_num_threads()
+    train(vectors, quick)
+    assert torch.get_num_threads() == before
+
+
+def test_a_failing_client_is_named(vectors):
+    block = {"encoder": "mlp", "momentum": 0.9, "steps": 20, "learning_rate": 1e30, "batch_size": 32}
+    with pytest.raises(TrainingFailed, match=r"client 'north', round 0, step maximise: .*not finite.*learning rate"):
+        train(vectors, small_settings(predictor=block))
+
+
+class Wire(LocalEngine):
+    """Records every tensor of every reply."""
+
+    def __init__(self, *arguments, **options):
+        super().__init__(*arguments, **options)
+        self.seen = []
+
+    def __call__(self, step, shared, **arguments):
+        def watched(client, shared, **arguments):
+            reply, private = step(client, shared, **arguments)
+            sums = reply.totals() if hasattr(reply, "totals") else reply.rows[client.name]
+            self.seen += [(step.__name__, name, tuple(tensor.shape)) for name, tensor in sums.items()]
+            return reply, private
+
+        watched.__name__ = step.__name__
+        return super().__call__(watched, shared, **arguments)
+
+
+@pytest.mark.parametrize("start", ["kmeans", "random"])
+def test_only_what_is_declared_leaves_a_client(vectors, start):
+    settings = small_settings(em={"start": start, "hold": 1})
+    algorithm = FedSPM(settings, task_of(vectors))
+    with Wire(vectors, seed=0, workers=1) as engine:
+        shared = begin(algorithm, engine)
+        for shared in rounds(algorithm, engine, shared, 0, 3):
+            pass
+    assert {step for step, _, _ in engine.seen} <= set(algorithm.leaves)
+    for step, name, shape in engine.seen:
+        assert name.split(".")[0] in algorithm.leaves[step], (step, name)
+        assert not set(shape) & set(vectors.counts), f"{step} sends {name} with one entry a row"
+        assert "head" not in name
+        assert "responsibilities" not in name
+
+
+def test_sums_of_few_rows_stay_at_the_client(vectors):
+    settings = small_settings(min_count=100)  # north has 90 rows
+    algorithm = FedSPM(settings, task_of(vectors))
+    with LocalEngine(vectors, seed=0, workers=1) as engine:
+        engine.enrol(algorithm)
+        totals = engine(algorithm.describe, {}).totals()
+        assert totals["count"] == sum(n for n in vectors.counts if n >= 100)
+        assert Algorithm.start(algorithm, engine)["input.mean"].isfinite().all()
+
+
+def test_a_component_that_dies_makes_no_nan(vectors):
+    settings = small_settings(components=3, rounds=2, em={"start": "random", "hold": 0})
+    algorithm = FedSPM(settings, task_of(vectors))
+    with LocalEngine(vectors, seed=0, workers=1) as engine:
+        shared = begin(algorithm, engine)
+        for private in engine.privates.values():
+            private["mixing"] = torch.tensor([0.7, 0.3, 0.0])
+        for shared in rounds(algorithm, engine, shared, 0, 2):
+            assert all(value.isfinite().all() for value in shared.values())
+        assert (shared["tau"][:, 2] == 0).all()
+        for private in engine.privates.values():
+            assert all(value.isfinite().all() for value in private.values())

@@ -1,0 +1,77 @@
+"""Strict, layered, and the same again after TOML."""
+
+import tomllib
+
+import pytest
+
+from fedspm.config import dotted, load_config, parse_assignments, resolve
+from fedspm.errors import DamagedFile, FedSPMError
+
+
+def test_the_papers_settings_are_the_defaults():
+    config = resolve({})
+    assert (config.components, config.rounds, config.schedule) == (3, 200, 200)
+    predictor, router = config.predictor, config.router
+    assert (predictor.steps, predictor.momentum, router.steps, router.momentum) == (10, 0.9, 15, 0.95)
+    for block in (predictor, router):
+        assert (block.batch_size, block.learning_rate, block.dimension) == (128, 0.01, 32)
+    assert (config.data.clients, config.data.alpha_inter, config.data.alpha_intra) == (8, 1.0, 2.0)
+
+
+def test_the_paper_preset_is_the_method_as_printed():
+    config = resolve({"preset": "paper"})
+    assert config.em.start == "random"
+    assert config.em.server_step == 1
+    assert not config.em.scaled_steps
+    assert config.predictor.normalisation == "batch"
+    assert resolve({"preset": "paper"}, {"predictor": {"normalisation": "group"}}).predictor.normalisation == "group"
+
+
+def test_later_layers_win():
+    file, command_line = {"rounds": 50, "router": {"steps": 5, "momentum": 0.5}}, {"router": {"steps": 7}}
+    config = resolve(file, command_line)
+    assert (config.rounds, config.router.steps, config.router.momentum) == (50, 7, 0.5)
+
+
+def test_toml_there_and_back():
+    config = resolve({"preset": "paper", "seed": 5, "horizon": 300, "data": {"clients": 3}})
+    assert resolve(tomllib.loads(config.to_toml())) == config
+
+
+@pytest.mark.parametrize(
+    ("values", "sentence"),
+    [
+        ({"roundss": 3}, "unknown configuration key 'roundss'; did you mean 'rounds'"),
+        ({"router": {"step": 3}}, "'router.step'; did you mean 'router.steps'"),
+        ({"steps": 3}, "unknown configuration key 'steps'"),
+        ({"em": 3}, "em is a table"),
+        ({"rounds": "many"}, "rounds = 'many': input should be a valid integer"),
+        ({"rounds": 0}, "rounds = 0: input should be greater than or equal to 1"),
+        ({"router": {"momentum": 1.5}}, "router.momentum = 1.5"),
+        ({"preset": "best"}, "no preset 'best'"),
+        ({"variant": "2x"}, "variant = '2x'"),
+    ],
+)
+def test_mistakes_get_a_sentence(values, sentence):
+    with pytest.raises(FedSPMError, match=sentence) as caught:
+        resolve(values)
+    assert "\n" not in str(caught.value)
+
+
+def test_assignments():
+    assert parse_assignments(["router.steps=20", "data.name=fashion-mnist", "em.scaled_steps=false"]) == {
+        "router": {"steps": 20},
+        "data": {"name": "fashion-mnist"},
+        "em": {"scaled_steps": False},
+    }
+    with pytest.raises(FedSPMError, match="key=value"):
+        parse_assignments(["router.steps"])
+    assert dotted({"a.b.c": 1, "a.d": 2}) == {"a": {"b": {"c": 1}, "d": 2}}
+
+
+def test_a_bad_file(tmp_path):
+    with pytest.raises(FedSPMError, match="no configuration file"):
+        load_config(tmp_path / "missing.toml")
+    (tmp_path / "bad.toml").write_text("rounds = = 3")
+    with pytest.raises(DamagedFile, match=r"bad\.toml is not valid TOML"):
+        load_config(tmp_path / "bad.toml")

@@ -1,0 +1,128 @@
+"""FederatedClassifier: scikit-learn's conventions, and that it learns."""
+
+import numpy as np
+import pytest
+import torch
+from sklearn.base import clone
+from sklearn.exceptions import NotFittedError
+from torch import nn
+
+from fedspm import FederatedClassifier, Federation
+from fedspm.errors import FedSPMError
+
+
+@pytest.fixture(scope="module")
+def model(vectors):
+    settings = {"predictor.learning_rate": 0.05, "router.learning_rate": 0.05, "em.hold": 5}
+    return FederatedClassifier(components=2, rounds=25, workers=1, settings=settings).fit(vectors)
+
+
+def test_it_finds_the_components_routes_and_predicts(model, vectors):
+    metrics = model.evaluate(vectors)
+    assert metrics["routing_accuracy"] > 0.9
+    assert metrics["average_accuracy"] > 0.8
+    assert metrics["system_accuracy"] > 0.75
+    assert set(metrics["clients"]) == {"north", "south", "west"}
+
+
+def test_one_component_cannot_do_it(model, vectors):
+    single = clone(model).set_params(components=1).fit(vectors)
+    assert single.evaluate(vectors)["average_accuracy"] < model.evaluate(vectors)["average_accuracy"] - 0.03
+
+
+def test_answers_are_numpy_of_the_right_shape(model, vectors):
+    x = vectors.test[0].x
+    posterior, probabilities = model.route(x), model.predict_proba(x.numpy())
+    assert posterior.shape == (60, 3)
+    assert probabilities.shape == (60, 2)
+    np.testing.assert_allclose(posterior.sum(1), 1, rtol=1e-5)
+    np.testing.assert_allclose(probabilities.sum(1), 1, rtol=1e-5)
+    assert set(model.predict(x)) <= {"ill", "well"}
+    at_home = model.predict(x, client="north")
+    assert (at_home == model.classes_[model.predict_proba(x, client="north").argmax(1)]).all()
+    y = vectors.classes[vectors.test[0].y]
+    assert model.score(x, y) == (model.predict(x) == y).mean()
+
+
+def test_the_statistics_it_standardises_by_are_those_of_all_training_rows(model, vectors):
+    pooled = torch.cat([part.x for part in vectors.train]).double()
+    np.testing.assert_allclose(model.mean_, pooled.mean(0), rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(model.scale_, pooled.std(0, correction=0), rtol=1e-4)
+
+
+def test_saved_and_loaded_it_answers_the_same(model, vectors, tmp_path):
+    model.save(tmp_path / "model")
+    again = FederatedClassifier.load(tmp_path / "model")
+    x = vectors.test[1].x
+    np.testing.assert_array_equal(model.route(x), again.route(x))
+    np.testing.assert_array_equal(model.predict_proba(x), again.predict_proba(x))
+    assert again.get_params() == model.get_params()
+    again.save(tmp_path / "again")
+    with pytest.raises(FedSPMError, match="already exists"):
+        model.save(tmp_path / "model")
+
+
+def test_scikit_learns_conventions(vectors):
+    estimator = FederatedClassifier(components=2, rounds=1)
+    assert estimator.get_params()["components"] == 2
+    assert clone(estimator).set_params(rounds=2).rounds == 2
+    for call in (estimator.predict, estimator.predict_proba, estimator.route):
+        with pytest.raises(NotFittedError):
+            call(np.zeros((1, 6)))
+    assert estimator.fit(vectors) is estimator
+
+
+def test_bad_queries_get_a_sentence(model):
+    for x, sentence in [
+        (np.zeros((2, 5)), "the model was trained on"),
+        (np.full((2, 6), np.nan), "x: row 0"),
+        (np.zeros(6), "x has shape"),
+    ]:
+        with pytest.raises(FedSPMError, match=sentence):
+            model.predict(x)
+    with pytest.raises(FedSPMError, match="no client 'east'"):
+        model.predict(np.zeros((1, 6)), client="east")
+    with pytest.raises(FedSPMError, match="takes a Federation"):
+        FederatedClassifier().fit(np.zeros((2, 2)))
+    with pytest.raises(FedSPMError, match="no algorithm 'fedfoo'"):
+        FederatedClassifier("fedfoo").fit(Federation.from_arrays({c: (np.eye(4), [0, 1, 0, 1]) for c in "ab"}))
+
+
+def test_a_network_of_your_own(vectors, tmp_path):
+    own = nn.Sequential(nn.Linear(6, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Linear(8, 5))
+    for variant in ("1x", "cx"):
+        model = FederatedClassifier(predictor=own, router=nn.Linear(6, 3), components=2, rounds=2, variant=variant)
+        model.fit(vectors)
+        assert model.model_.privates[0]["head.weight"].shape == (2, 2, 5)
+        assert model.model_.shared["tilt.xi"].shape == (3, 2, 3)
+    model.save(tmp_path / "own")
+    with pytest.raises(FedSPMError, match="a predictor network of your own; give it again"):
+        FederatedClassifier.load(tmp_path / "own")
+    again = FederatedClassifier.load(tmp_path / "own", predictor=own, router=nn.Linear(6, 3))
+    x = vectors.test[0].x
+    np.testing.assert_array_equal(again.predict_proba(x), model.predict_proba(x))
+
+
+def test_an_encoder_from_an_import_path(vectors):
+    model = FederatedClassifier(predictor="test_estimator:linear", components=2, rounds=1).fit(vectors)
+    assert "predictor.0.weight" in model.model_.shared
+    for wrong, sentence in [("nothing", "is not known"), ("no_such:thing", "cannot be imported"), ("resnet", "takes images")]:
+        with pytest.raises(FedSPMError, match=sentence):
+            FederatedClassifier(predictor=wrong).fit(vectors)
+    with pytest.raises(FedSPMError, match="does not take rows of shape"):
+        FederatedClassifier(predictor=nn.Linear(5, 3)).fit(vectors)
+
+
+def linear(shape, dimension):
+    return nn.Linear(shape[0], dimension)
+
+
+def test_the_order_of_clients_does_not_matter(vectors):
+    """Streams are derived from names, and every row of τ, γ, ξ belongs to a name."""
+    names = list(vectors.names)
+    reverse = Federation(tuple(names[::-1]), vectors.classes, vectors.train[::-1], vectors.test[::-1])
+    settings = {"em.start": "random", "em.hold": 0, "router.learning_rate": 1e-9}
+    one, other = (FederatedClassifier(components=2, rounds=1, settings=settings).fit(f) for f in (vectors, reverse))
+    head = one.model_.privates[0]["head.weight"]
+    assert torch.isfinite(head).all()
+    np.testing.assert_allclose(one.model_.shared["input.mean"], other.model_.shared["input.mean"], rtol=1e-6)

@@ -1,0 +1,46 @@
+"""Imports point one way: cli → engines → algorithms → mixture → core; data and encoders know none of them."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+SOURCE = Path(__file__).parents[1] / "src" / "fedspm"
+LEAVES = {"errors", "randomness", "version"}
+MAY_IMPORT = {
+    "errors": set(),
+    "randomness": set(),
+    "version": set(),
+    "data": LEAVES | {"data"},
+    "encoders": LEAVES | {"encoders"},
+    "core": LEAVES | {"core", "encoders"},
+    "mixture": LEAVES | {"core", "mixture"},
+    "algorithms": LEAVES | {"core", "mixture", "algorithms"},
+    "engines": LEAVES | {"core", "data", "engines"},
+}
+
+
+def imported(path: Path) -> set[str]:
+    parts = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom) and node.module:
+            names = [f"{node.module}.{alias.name}" for alias in node.names]
+        parts |= {name.split(".")[1] for name in names if name.startswith("fedspm.")}
+    return parts
+
+
+@pytest.mark.parametrize("part", MAY_IMPORT)
+def test_imports_point_one_way(part):
+    files = sorted((SOURCE / part).rglob("*.py")) if (SOURCE / part).is_dir() else [SOURCE / f"{part}.py"]
+    assert files
+    for file in files:
+        wrong = imported(file) - MAY_IMPORT[part]
+        assert not wrong, f"{file.relative_to(SOURCE)} imports {sorted(wrong)}"
+
+
+def test_nothing_is_ever_unpickled():
+    for file in SOURCE.rglob("*.py"):
+        for node in ast.walk(ast.parse(file.read_text())):
+            called = ast.unparse(node.func) if isinstance(node, ast.Call) else ""
+            assert called not in ("torch.load", "torch.save", "np.load", "pickle.load", "pickle.loads"), file
