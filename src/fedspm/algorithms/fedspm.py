@@ -52,10 +52,12 @@ class FedSPM(Algorithm):
     # -- Algorithm 1, the server's side ------------------------------------------------------------------------------
 
     def start(self, exchange: Exchange) -> Tensors:
-        components, clients = self.settings.components, self.task.clients
-        generator = torch_generator(self.settings.seed, "tilt")
+        components, seed = self.settings.components, self.settings.seed
         shared = super().start(exchange) | self.predictor.initial() | self.router.initial()
-        shared |= initial_tilt(clients, components, self.router.dimension, generator)
+        tilts = [  # a stream for every name: how clients are numbered changes nothing
+            initial_tilt(components, self.router.dimension, torch_generator(seed, name, "tilt")) for name in self.task.names
+        ]
+        shared |= {name: torch.stack([tilt[name] for tilt in tilts]) for name in TILT}
         shared["tau"] = torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
         if self.settings.em.start == "kmeans":
             shared["tau"] = self.find_components(shared, exchange)

@@ -43,10 +43,10 @@ def initial_head(components: int, classes: int, dimension: int, generator: torch
     }
 
 
-def initial_tilt(clients: int, components: int, dimension: int, generator: torch.Generator) -> Tensors:
-    """ξ of all clients, uniform in ±1/√d, and γ = 0."""
+def initial_tilt(components: int, dimension: int, generator: torch.Generator) -> Tensors:
+    """ξ of one client, uniform in ±1/√d, and γ = 0."""
     bound = 1 / math.sqrt(dimension)
     return {
-        "tilt.xi": torch.empty(clients, components, dimension).uniform_(-bound, bound, generator=generator),
-        "tilt.gamma": torch.zeros(clients, components),
+        "tilt.xi": torch.empty(components, dimension).uniform_(-bound, bound, generator=generator),
+        "tilt.gamma": torch.zeros(components),
     }
