@@ -89,7 +89,8 @@ def _bare(federation: Federation, predictor: Block, router: Block) -> Callable[[
     classes = len(federation.classes)
     encoder = nn.Sequential(ResNet(shape, predictor.dimension), nn.Linear(predictor.dimension, components * classes))
     tilts = nn.Sequential(CNN(shape, router.dimension), nn.Linear(router.dimension, clients * components))
-    pairs = [(network.to(memory_format=torch.channels_last), block) for network, block in ((encoder, predictor), (tilts, router))]  # type: ignore[call-overload]
+    networks = nn.ModuleList([encoder, tilts]).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+    pairs = list(zip(networks, (predictor, router), strict=True))
 
     def run() -> None:
         for part in federation.train:
@@ -107,5 +108,5 @@ def _steps(network: nn.Module, block: Block, x: Tensor, y: Tensor) -> None:
     optimiser = torch.optim.SGD(network.parameters(), lr=1e-4, momentum=block.momentum, fused=True)
     for row in torch.randint(len(y), (block.steps, block.batch_size)):
         optimiser.zero_grad()
-        cross_entropy(network(x[row]), y[row]).backward()  # type: ignore[no-untyped-call]
+        cross_entropy(network(x[row]), y[row]).backward()
         optimiser.step()

@@ -191,10 +191,16 @@ def bench(
 
 def _describe(run: "Run") -> None:
     manifest = run.manifest
-    console.print(f"[bold]{run.config.algorithm}[/] on {run.config.data.name}: {len(manifest['clients'])} clients,", end=" ")
-    console.print(f"{sum(manifest['counts']):,} training rows, {run.config.components} components ({run.config.variant})")
+    console.print(
+        f"[bold]{run.config.algorithm}[/] on {run.config.data.name}: {len(manifest['clients'])} clients,", end=" "
+    )
+    console.print(
+        f"{sum(manifest['counts']):,} training rows, {run.config.components} components ({run.config.variant})"
+    )
     for role, size in manifest["encoders"].items():
-        console.print(f"  {role:9} {size['parameters']:>9,} parameters {size['multiply_adds']:>11,} multiply-adds a row")
+        console.print(
+            f"  {role:9} {size['parameters']:>9,} parameters {size['multiply_adds']:>11,} multiply-adds a row"
+        )
 
 
 def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None" = None) -> None:

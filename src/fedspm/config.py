@@ -1,4 +1,4 @@
-"""The configuration of a run: typed, written as TOML, and strict: an unknown key is an error that names the nearest one."""
+"""The configuration of a run: typed, written as TOML, strict: an unknown key is an error that names the nearest."""
 
 import difflib
 import tomllib
@@ -28,7 +28,9 @@ PRESETS: dict[str, dict[str, Any]] = {
 class Data(Strict):
     """Which data set, and how it is divided over clients."""
 
-    name: str = Field("fashion-sample", description="fashion-sample (10,000 images, ships with the package), fashion-mnist")
+    name: str = Field(
+        "fashion-sample", description="fashion-sample (10,000 images, ships with the package), fashion-mnist"
+    )
     path: Path | None = Field(None, description="folder of the data set, if it is not found by itself")
     clients: int = Field(8, ge=2, description="m, number of clients")
     true_components: int = Field(2, ge=1, description="hidden subgroups inside every client")
@@ -152,7 +154,9 @@ def _refuse_unknown_keys(values: Mapping[str, Any], model: type[BaseModel], pref
         inner = model.model_fields[key].annotation
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             if not isinstance(value, Mapping):
-                raise FedSPMError(f"{prefix + key} is a table with the keys {', '.join(inner.model_fields)}, not {value!r}")
+                raise FedSPMError(
+                    f"{prefix + key} is a table with the keys {', '.join(inner.model_fields)}, not {value!r}"
+                )
             _refuse_unknown_keys(value, inner, f"{prefix}{key}.")
 
 

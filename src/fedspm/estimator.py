@@ -19,7 +19,7 @@ from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import Model, evaluate
 from fedspm.runs import GIVEN, IN_MEMORY, Checkpoint, Run, manifest, task_of
-from fedspm.training import begin, current, rounds
+from fedspm.training import begin, current, one_round
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -85,8 +85,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         algorithm = algorithm_named(config.algorithm)(config, task_of(federation), networks)
         with LocalEngine(federation, seed=config.seed, workers=config.workers, device=config.device) as engine:
             shared = begin(algorithm, engine)
-            for shared in rounds(algorithm, engine, shared, 0, config.rounds):
-                pass
+            for number in range(config.rounds):
+                shared = one_round(algorithm, engine, shared, number)
             model = current(algorithm, engine, shared)
         self._fitted(model, manifest(federation, algorithm, "FederatedClassifier.fit"))
         return self
@@ -103,7 +103,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _config(self) -> Config:
         networks = self._networks()
         flat = {name: getattr(self, name) for name in PLAIN if getattr(self, name) is not None}
-        flat |= {f"{role}.encoder": GIVEN if role in networks else getattr(self, role) for role in ("predictor", "router")}
+        flat |= {
+            f"{role}.encoder": GIVEN if role in networks else getattr(self, role) for role in ("predictor", "router")
+        }
         return resolve({"data": {"name": IN_MEMORY}}, dotted(flat), dotted(self.settings or {}))
 
     def _networks(self) -> dict[str, nn.Module]:
@@ -132,9 +134,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def predict(self, x: Any, client: str | None = None) -> np.ndarray:
         """(n,): labels, after routing, or as the named client sees it."""
         probabilities = self.predict_proba(x, client)
-        return self.classes_[probabilities.argmax(1)]
+        labels: np.ndarray = self.classes_[probabilities.argmax(1)]
+        return labels
 
-    def score(self, x: Any, y: Any, client: str | None = None) -> float:  # type: ignore[override]
+    def score(self, x: Any, y: Any, client: str | None = None) -> float:
         """Accuracy of `predict` on x and y."""
         labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
         predicted = self.predict(x, client)

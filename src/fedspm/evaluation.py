@@ -93,10 +93,9 @@ def evaluate(model: Model, federation: Federation, map: Map = map) -> dict[str, 
     if federation.test is None or not any(len(part) for part in federation.test):
         raise FedSPMError("this federation has no test rows to evaluate on; give test= or test_fraction=")
     by_client: list[list[Answers]] = [[] for _ in federation.names]
-    for i, answers in map(lambda job: (job[0], ask(model, *job)), _jobs(federation.test)):
-        by_client[i].append(answers)
-    answers = [_joined(pieces) for pieces in by_client]
-    return _metrics(answers, federation) | _components(model, federation)
+    for i, piece in map(lambda job: (job[0], ask(model, *job)), _jobs(federation.test)):
+        by_client[i].append(piece)
+    return _metrics([_joined(pieces) for pieces in by_client], federation) | _components(model, federation)
 
 
 def _jobs(parts: Iterable[Part]) -> Iterator[tuple[int, Tensor, Tensor]]:
@@ -123,7 +122,11 @@ def _metrics(answers: list[Answers | None], federation: Federation) -> dict[str,
         if said is None:
             continue
         right = said.system == said.y
-        row: dict[str, Any] = {"rows": len(said.y), "system_accuracy": _mean(right), "accuracy": _mean(said.own == said.y)}
+        row: dict[str, Any] = {
+            "rows": len(said.y),
+            "system_accuracy": _mean(right),
+            "accuracy": _mean(said.own == said.y),
+        }
         row["balanced_accuracy"] = balanced_accuracy(said.y, said.own)
         if said.routed is not None:
             at_home = said.routed == i
@@ -179,4 +182,5 @@ def _components(model: Model, federation: Federation) -> dict[str, float]:
 
 def purity_count(component: Int[Tensor, " n"], truth: Int[Tensor, " n"]) -> int:
     """Rows that share their component's commonest true component."""
-    return sum(int(torch.bincount(truth[component == c]).max()) for c in component.unique().tolist())
+    commonest = [int(torch.bincount(truth[component == c]).max()) for c in component.unique().tolist()]
+    return sum(commonest)

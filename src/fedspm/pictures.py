@@ -108,12 +108,16 @@ def queries(images: Sequence[Tensor], answers: Sequence[dict[str, Any]], truth: 
         left.axis("off")
         names = list(answer["posterior"])[:SHOWN_CLIENTS]
         values = [answer["posterior"][name] for name in names]
-        right.bar(range(len(names)), values, color=[COLOURS[0] if name == answer["client"] else "#b8c4d0" for name in names])
+        right.bar(
+            range(len(names)), values, color=[COLOURS[0] if name == answer["client"] else "#b8c4d0" for name in names]
+        )
         right.set_xticks(range(len(names)), names, fontsize=7)
         right.set_ylim(0, 1.05)
         verdict = "✓" if str(answer["prediction"]) == label else f"✗ (is {label})"
         right.set_title(
-            f"from {home}, routed to {answer['client']}, predicted {answer['prediction']} {verdict}", fontsize=8, loc="left"
+            f"from {home}, routed to {answer['client']}, predicted {answer['prediction']} {verdict}",
+            fontsize=8,
+            loc="left",
         )
     return figure
 
@@ -133,7 +137,9 @@ def _examples(federation: Federation, client: int) -> list[Tensor]:
     return [x[component == c][0] for c in range(federation.truth.mixing.shape[1]) if (component == c).any()]
 
 
-def _stacked(axes: Any, values: np.ndarray, names: Sequence[str], labels: Sequence[str], colours: str | None = None) -> None:
+def _stacked(
+    axes: Any, values: np.ndarray, names: Sequence[str], labels: Sequence[str], colours: str | None = None
+) -> None:
     bottom = np.zeros(len(names))
     palette = matplotlib.colormaps[colours].colors if colours else COLOURS  # type: ignore[attr-defined]
     for c, label in enumerate(labels):

@@ -63,7 +63,9 @@ class Run:
     @classmethod
     def open(cls, path: Path) -> "Run":
         if not (path / "manifest.json").exists():
-            raise FedSPMError(f"{path} is not a run: it has no manifest.json; give the folder that `fedspm train` wrote")
+            raise FedSPMError(
+                f"{path} is not a run: it has no manifest.json; give the folder that `fedspm train` wrote"
+            )
         return cls(path)
 
     @property
@@ -89,7 +91,9 @@ class Run:
         config = self.config
         for role in ("predictor", "router"):
             if getattr(config, role).encoder == GIVEN and role not in (networks or {}):
-                raise FedSPMError(f"{self.path} was trained with a {role} network of your own; give it again: {role}=network")
+                raise FedSPMError(
+                    f"{self.path} was trained with a {role} network of your own; give it again: {role}=network"
+                )
         return algorithm_named(config.algorithm)(config, self.task, networks)
 
     def model(self, networks: Mapping[str, nn.Module] | None = None) -> Model:
@@ -152,7 +156,9 @@ class Run:
             privates = {name: _load(folder / file) for name, file in files.items()}
             return Checkpoint(state["round"], state["seconds"], shared, privates)
         except DamagedFile as error:
-            advice = f"delete {folder} to go back to {folders[-2].name}" if len(folders) > 1 else "there is no earlier one"
+            advice = (
+                f"delete {folder} to go back to {folders[-2].name}" if len(folders) > 1 else "there is no earlier one"
+            )
             raise DamagedFile(f"{error}; {advice}") from error
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFile(f"{folder / 'state.json'} is damaged: {error!r}") from error

@@ -96,4 +96,4 @@ def _tensorboard(folder: Path) -> Any:
         from torch.utils.tensorboard import SummaryWriter
     except ImportError as error:
         raise FedSPMError("TensorBoard is not installed; pip install 'fedspm[tensorboard]'") from error
-    return SummaryWriter(str(folder))  # type: ignore[no-untyped-call]
+    return SummaryWriter(str(folder))

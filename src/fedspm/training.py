@@ -1,7 +1,6 @@
 """A training from its first round to its last: rounds, evaluations, checkpoints, and going on after a stop."""
 
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
@@ -30,11 +29,10 @@ class Outcome:
     round: int
 
 
-def rounds(algorithm: Algorithm, engine: LocalEngine, shared: Tensors, first: int, last: int) -> Iterator[Tensors]:
-    """Rounds first … last − 1: the shared state after each."""
-    for engine.round in range(first, last):
-        shared = algorithm.server_round(shared, engine)
-        yield shared
+def one_round(algorithm: Algorithm, engine: LocalEngine, shared: Tensors, number: int) -> Tensors:
+    """The shared state after round `number`, counted from zero."""
+    engine.round = number
+    return algorithm.server_round(shared, engine)
 
 
 def begin(algorithm: Algorithm, engine: LocalEngine) -> Tensors:
@@ -72,8 +70,9 @@ def train(
             done, seconds = checkpoint.round, checkpoint.seconds
         last_seconds, last_round = seconds, done
         began = time.perf_counter()
-        for shared in rounds(algorithm, engine, shared, done, config.rounds):
-            done += 1
+        for number in range(done, config.rounds):
+            shared = one_round(algorithm, engine, shared, number)
+            done = number + 1
             stop = watcher.round_done(done)
             finished = done == config.rounds
             if done % config.eval_every == 0 or finished:

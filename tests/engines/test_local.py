@@ -2,22 +2,28 @@
 
 import pytest
 import torch
-from conftest import small_settings
 
+from conftest import small_settings
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.core.algorithm import Algorithm
+from fedspm.core.local import Client
+from fedspm.data.fashion import NAMES, load_sample
+from fedspm.data.federation import Truth
+from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import TrainingFailed
 from fedspm.runs import task_of
-from fedspm.training import begin, rounds
+from fedspm.training import begin, one_round
+
+SMALL = {"encoder": "auto", "steps": 2, "batch_size": 16}
 
 
 def train(federation, settings, workers=1):
     algorithm = FedSPM(settings, task_of(federation))
     with LocalEngine(federation, seed=settings.seed, workers=workers) as engine:
         shared = begin(algorithm, engine)
-        for shared in rounds(algorithm, engine, shared, 0, settings.rounds):
-            pass
+        for number in range(settings.rounds):
+            shared = one_round(algorithm, engine, shared, number)
         return shared, engine.privates
 
 
@@ -78,8 +84,8 @@ def test_only_what_is_declared_leaves_a_client(vectors, start):
     algorithm = FedSPM(settings, task_of(vectors))
     with Wire(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
-        for shared in rounds(algorithm, engine, shared, 0, 3):
-            pass
+        for number in range(3):
+            shared = one_round(algorithm, engine, shared, number)
     assert {step for step, _, _ in engine.seen} <= set(algorithm.leaves)
     for step, name, shape in engine.seen:
         assert name.split(".")[0] in algorithm.leaves[step], (step, name)
@@ -105,8 +111,22 @@ def test_a_component_that_dies_makes_no_nan(vectors):
         shared = begin(algorithm, engine)
         for private in engine.privates.values():
             private["mixing"] = torch.tensor([0.7, 0.3, 0.0])
-        for shared in rounds(algorithm, engine, shared, 0, 2):
+        for number in range(2):
+            shared = one_round(algorithm, engine, shared, number)
             assert all(value.isfinite().all() for value in shared.values())
         assert (shared["tau"][:, 2] == 0).all()
         for private in engine.privates.values():
             assert all(value.isfinite().all() for value in private.values())
+
+
+def test_training_never_reads_the_truth():
+    """The true components scrambled before training: the same bits, and another purity."""
+    images, labels = load_sample()
+    honest = impose(images[:600], labels[:600], NAMES, Heterogeneity(clients=2), seed=0)
+    lies = Truth(tuple(z[torch.randperm(len(z))] for z in honest.truth.train), honest.truth.test, honest.truth.mixing)
+    settings = small_settings(rounds=2, predictor=SMALL | {"momentum": 0.9}, router=SMALL | {"momentum": 0.95})
+    results = [train(federation, settings) for federation in (honest, replace(honest, truth=lies))]
+    assert_same_bits(results[0][0], results[1][0])
+    for name, private in results[0][1].items():
+        assert_same_bits(private, results[1][1][name])
+    assert not hasattr(Client, "truth")

@@ -3,13 +3,13 @@
 import numpy as np
 import pytest
 import torch
-from conftest import small_settings
 from torch import nn
 
+from conftest import small_settings
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines.local import LocalEngine
 from fedspm.runs import task_of
-from fedspm.training import begin, rounds
+from fedspm.training import begin, one_round
 
 ROUNDS, STEPS = 2, 3
 
@@ -33,14 +33,18 @@ def test_two_rounds_are_algorithm_1(vectors, variant):
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         start = begin(algorithm, engine)
         privates = {name: dict(private) for name, private in engine.privates.items()}
-        *_, finished = rounds(algorithm, engine, start, 0, ROUNDS)
+        finished = start
+        for number in range(ROUNDS):
+            finished = one_round(algorithm, engine, finished, number)
         ours = engine.privates
     theirs, heads = transcription(vectors, algorithm, start, privates)
     for name, value in theirs.items():
         np.testing.assert_allclose(finished[name], value.detach(), rtol=2e-4, atol=2e-5, err_msg=name)
     for name, private in heads.items():
         for key in ("head.weight", "head.bias", "mixing"):
-            np.testing.assert_allclose(ours[name][key], private[key].detach(), rtol=2e-4, atol=2e-5, err_msg=f"{name} {key}")
+            np.testing.assert_allclose(
+                ours[name][key], private[key].detach(), rtol=2e-4, atol=2e-5, err_msg=f"{name} {key}"
+            )
 
 
 def transcription(federation, algorithm, start, privates):
@@ -68,9 +72,9 @@ def transcription(federation, algorithm, start, privates):
         for _ in range(STEPS):
             gradients = torch.autograd.grad(loss(parameters), list(parameters.values()))
             with torch.no_grad():
-                for (key, value), gradient in zip(parameters.items(), gradients, strict=True):
+                for key, gradient in zip(parameters, gradients, strict=True):
                     velocity[key] = momentum * velocity[key] + gradient
-                    value -= rate * velocity[key]
+                    parameters[key] -= rate * velocity[key]
         return {key: value.detach() for key, value in parameters.items()}
 
     for t in range(ROUNDS):
@@ -82,7 +86,9 @@ def transcription(federation, algorithm, start, privates):
                 [
                     torch.stack(
                         [
-                            torch.log(head["mixing"][c]) + log_r(shared, i, c, x[j]) + log_p(head, shared, c, x[j], y[j])
+                            torch.log(head["mixing"][c])
+                            + log_r(shared, i, c, x[j])
+                            + log_p(head, shared, c, x[j], y[j])
                             for c in range(components)
                         ]
                     )
@@ -100,7 +106,10 @@ def transcription(federation, algorithm, start, privates):
             supervised |= {k: head[k] for k in ("head.weight", "head.bias")}
 
             def q1(state, i=i, x=x, y=y, n=n):
-                return -sum(w[i][j, c] * log_p(state, state, c, x[j], y[j]) for j in range(n) for c in range(components)) / n
+                return (
+                    -sum(w[i][j, c] * log_p(state, state, c, x[j], y[j]) for j in range(n) for c in range(components))
+                    / n
+                )
 
             def q2(state, i=i, x=x, n=n):
                 total = 0.0

@@ -34,7 +34,9 @@ def test_a_mean_is_the_weighted_mean_in_any_order(clients, random):
 def test_merging_is_associative(clients):
     a, b, c = means(clients)
     x, y, z = means(clients)
-    np.testing.assert_allclose(a.merge(b).merge(c).result()["a"], x.merge(y.merge(z)).result()["a"], rtol=1e-6, atol=1e-6)
+    np.testing.assert_allclose(
+        a.merge(b).merge(c).result()["a"], x.merge(y.merge(z)).result()["a"], rtol=1e-6, atol=1e-6
+    )
 
 
 def test_whole_numbers_stay_whole():

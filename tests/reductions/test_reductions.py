@@ -3,23 +3,23 @@
 import numpy as np
 import pytest
 import torch
-from conftest import small_settings
 
+from conftest import small_settings
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.core.local import Client
 from fedspm.core.settings import Settings
 from fedspm.engines.local import LocalEngine
 from fedspm.evaluation import Model
 from fedspm.runs import task_of
-from fedspm.training import begin, current, rounds
+from fedspm.training import begin, current, one_round
 
 
 def trained(federation, settings):
     algorithm = FedSPM(settings, task_of(federation))
     with LocalEngine(federation, seed=settings.seed, workers=1) as engine:
         shared = begin(algorithm, engine)
-        for shared in rounds(algorithm, engine, shared, 0, settings.rounds):
-            pass
+        for number in range(settings.rounds):
+            shared = one_round(algorithm, engine, shared, number)
         return current(algorithm, engine, shared)
 
 

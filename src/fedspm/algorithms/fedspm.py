@@ -55,7 +55,8 @@ class FedSPM(Algorithm):
         components, seed = self.settings.components, self.settings.seed
         shared = super().start(exchange) | self.predictor.initial() | self.router.initial()
         tilts = [  # a stream for every name: how clients are numbered changes nothing
-            initial_tilt(components, self.router.dimension, torch_generator(seed, name, "tilt")) for name in self.task.names
+            initial_tilt(components, self.router.dimension, torch_generator(seed, name, "tilt"))
+            for name in self.task.names
         ]
         shared |= {name: torch.stack([tilt[name] for tilt in tilts]) for name in TILT}
         shared["tau"] = torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
@@ -100,8 +101,8 @@ class FedSPM(Algorithm):
 
     def posterior(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
         private, x = client.private, self.standardise(shared, x)
-        likelihood = log_likelihood(*(private[name] for name in HEAD), self.predictor(shared, x))
-        ratio = log_ratio(*(shared[name][client.index] for name in TILT), self.router(shared, x))
+        likelihood = log_likelihood(private["head.weight"], private["head.bias"], self.predictor(shared, x))
+        ratio = log_ratio(shared["tilt.xi"][client.index], shared["tilt.gamma"][client.index], self.router(shared, x))
         return em.log_responsibilities(private["mixing"].log(), ratio, em.of_label(likelihood, y)).exp()
 
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
@@ -117,7 +118,7 @@ class FedSPM(Algorithm):
 
         def objective(moving: Tensors, batch: Batch) -> Tensor:
             features = self.predictor(moving, self.standardise(shared, batch.x), training=True)
-            likelihood = log_likelihood(*(moving[name] for name in HEAD), features)
+            likelihood = log_likelihood(moving["head.weight"], moving["head.bias"], features)
             return em.supervised_loss(responsibilities[batch.row], em.of_label(likelihood, batch.y))
 
         block = self.settings.predictor
@@ -140,7 +141,7 @@ class FedSPM(Algorithm):
 
         def objective(moving: Tensors, batch: Batch) -> Tensor:
             features = self.router(moving, self.standardise(shared, batch.x), training=True)
-            ratio = log_ratio(*(moving[name] for name in TILT), features)
+            ratio = log_ratio(moving["tilt.xi"], moving["tilt.gamma"], features)
             return em.drm_loss(responsibilities[batch.row], ratio, log_tau, client.index)
 
         block = self.settings.router
@@ -210,15 +211,15 @@ class FedSPM(Algorithm):
         prior = self.task.sample_fraction.log()
         counts = torch.tensor(self.task.counts, dtype=torch.float32)
         mixing = em.mixing_weights(shared["tau"], counts[:, None])
-        ratio = log_ratio(*(shared[name] for name in TILT), embedding["router"])
+        ratio = log_ratio(shared["tilt.xi"], shared["tilt.gamma"], embedding["router"])
         return routing.log_client_scores(prior, mixing.log(), ratio)
 
     def local_probabilities(
         self, client: int, private: Tensors, shared: Tensors, embedding: Tensors
     ) -> Float[Tensor, "n k"]:
         """eq. 11"""
-        ratio = log_ratio(*(shared[name][client] for name in TILT), embedding["router"])
+        ratio = log_ratio(shared["tilt.xi"][client], shared["tilt.gamma"][client], embedding["router"])
         posterior = routing.log_component_posterior(private["mixing"].log(), ratio)
         return routing.class_probabilities(
-            posterior, log_likelihood(*(private[name] for name in HEAD), embedding["predictor"])
+            posterior, log_likelihood(private["head.weight"], private["head.bias"], embedding["predictor"])
         )

@@ -81,7 +81,7 @@ def minimise(
     for batch in batches:
         optimiser.zero_grad()
         loss = objective(moving, batch)
-        loss.backward()  # type: ignore[no-untyped-call]
+        loss.backward()
         for name, factor in (scale or {}).items():
             gradient = moving[name].grad
             if gradient is not None:

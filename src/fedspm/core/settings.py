@@ -27,7 +27,9 @@ class EM(Strict):
     start: Literal["kmeans", "random"] = Field("kmeans", description="first responsibilities")
     hold: int = Field(20, ge=0, description="rounds that keep the k-means responsibilities, at most half the schedule")
     scaled_steps: bool = Field(True, description="divide the gradient of a component's head and tilt by its weight")
-    server_step: float = Field(4.0, ge=1, description="first server step on γ and ξ, at most m/2, annealed to 1 at half time")
+    server_step: float = Field(
+        4.0, ge=1, description="first server step on γ and ξ, at most m/2, annealed to 1 at half time"
+    )
 
 
 class Settings(Strict):

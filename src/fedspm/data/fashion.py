@@ -57,5 +57,7 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         raise DamagedFile(f"{path} is not an idx file of unsigned bytes with {dimensions} dimensions")
     shape = struct.unpack(f">{dimensions}I", data[4:header])
     if len(data) - header != np.prod(shape):
-        raise DamagedFile(f"{path} promises {shape} bytes of data and holds {len(data) - header}; it is damaged or cut off")
+        raise DamagedFile(
+            f"{path} promises {shape} bytes of data and holds {len(data) - header}; it is damaged or cut off"
+        )
     return np.frombuffer(data, np.uint8, offset=header).reshape(shape)

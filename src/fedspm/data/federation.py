@@ -72,7 +72,9 @@ class Federation:
         if test is not None:
             given = {str(name): value for name, value in test.items()}
             if unknown := sorted(set(given) - set(names)):
-                raise FedSPMError(f"test rows are given for {unknown[0]!r}, which is not one of the clients {list(names)}")
+                raise FedSPMError(
+                    f"test rows are given for {unknown[0]!r}, which is not one of the clients {list(names)}"
+                )
             tests = tuple(
                 _test_part(given.get(name), classes, name, like=part) for name, part in zip(names, parts, strict=True)
             )
@@ -112,7 +114,9 @@ class Federation:
             for name, part in zip(self.names, parts, strict=False):
                 require_finite(part.x, f"client {name!r}, {where} rows")
         if len(self.classes) < 2:
-            raise FedSPMError(f"all clients together have one class only ({self.classes[0]}); there is nothing to predict")
+            raise FedSPMError(
+                f"all clients together have one class only ({self.classes[0]}); there is nothing to predict"
+            )
         return self
 
     @property
@@ -165,7 +169,9 @@ def as_input(x: Any, shape: Sequence[int] | None = None, where: str = "x") -> Te
             "(n, channels, height, width) for images"
         )
     if shape is not None and tuple(tensor.shape[1:]) != tuple(shape):
-        raise FedSPMError(f"{where}: rows have shape {tuple(tensor.shape[1:])}, the model was trained on {tuple(shape)}")
+        raise FedSPMError(
+            f"{where}: rows have shape {tuple(tensor.shape[1:])}, the model was trained on {tuple(shape)}"
+        )
     tensor = tensor.detach().to("cpu", torch.float32)
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor.contiguous()
 
@@ -175,12 +181,14 @@ def require_finite(x: Tensor, where: str) -> None:
         bad = ~torch.isfinite(x[start : start + 8192]).flatten(1).all(1)
         if bad.any():
             row = start + int(bad.nonzero()[0])
-            raise FedSPMError(f"{where}: row {row} has a value that is not finite (NaN or infinity); remove or impute it")
+            raise FedSPMError(
+                f"{where}: row {row} has a value that is not finite (NaN or infinity); remove or impute it"
+            )
 
 
 def _memory(x: Tensor) -> memoryview:
     channels_last = x.permute(0, 2, 3, 1) if x.ndim == 4 else x
-    return memoryview(channels_last.contiguous().numpy()).cast("B")
+    return channels_last.contiguous().numpy().data.cast("B")
 
 
 def _arrays(value: Any, where: str) -> tuple[Tensor, np.ndarray]:
@@ -201,7 +209,9 @@ def _arrays(value: Any, where: str) -> tuple[Tensor, np.ndarray]:
 
 def _encode(y: np.ndarray, classes: np.ndarray, where: str) -> Tensor:
     if (classes.dtype.kind in "US") != (y.dtype.kind in "US"):
-        raise FedSPMError(f"{where}: labels are {y.dtype}, the training labels are {classes.dtype}; use one kind for all")
+        raise FedSPMError(
+            f"{where}: labels are {y.dtype}, the training labels are {classes.dtype}; use one kind for all"
+        )
     position = np.searchsorted(classes, y).clip(max=len(classes) - 1)
     unseen = classes[position] != y
     if unseen.any():

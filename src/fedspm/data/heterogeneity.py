@@ -30,9 +30,9 @@ def impose(images: np.ndarray, labels: np.ndarray, names: list[str], how: Hetero
     """A federation from uint8 images (n, height, width) or (n, height, width, 3), in three channels, x ∈ [0, 1]."""
     mixing = draw_mixing(how.clients, how.true_components, how.alpha_intra, seed)
     train, test, train_truth, test_truth = [], [], [], []
-    for i, rows in enumerate(partition_by_class(labels, how.clients, how.alpha_inter, seed)):
+    for i, share in enumerate(partition_by_class(labels, how.clients, how.alpha_inter, seed)):
         random = numpy_generator(seed, "client", i)
-        rows = random.permutation(rows)
+        rows = random.permutation(share)
         component = torch.from_numpy(random.choice(how.true_components, size=len(rows), p=mixing[i]))
         x = _pixels(images[rows], component, i, how)
         y = torch.from_numpy(_permuted(labels[rows], component.numpy(), len(names), how.permutation, seed, i))

@@ -22,4 +22,5 @@ class CNN(nn.Module):
         return max_pool2d(torch.relu_(self.conv2(hidden)), 2).flatten(1)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.project(self._features(x))
+        projected: Tensor = self.project(self._features(x))
+        return projected

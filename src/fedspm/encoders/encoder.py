@@ -35,7 +35,7 @@ class _Bank(nn.Module):
 
 
 class Encoder:
-    """The tensors live in a flat dict under dotted names that start with `role`; this holds the shape of the function."""
+    """The tensors live in a flat dict, under dotted names that start with `role`; this is the function of them."""
 
     def __init__(self, role: str, networks: list[nn.Module], shape: tuple[int, ...]):
         self.role = role
@@ -93,7 +93,7 @@ class Encoder:
                 ) from error
         if answer.ndim != 3:
             raise FedSPMError(
-                f"the {self.role} encoder answers {tuple(answer.shape[2:])} values a row; it must answer one vector, (n, d)"
+                f"the {self.role} encoder answers a {answer.ndim - 2}-dimensional array a row; it must answer a vector"
             )
         return answer.shape[2]
 

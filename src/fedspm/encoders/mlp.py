@@ -15,4 +15,5 @@ class MLP(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.hidden1(self.flatten(x)).relu_()
-        return self.project(self.hidden2(hidden).relu_())
+        projected: Tensor = self.project(self.hidden2(hidden).relu_())
+        return projected

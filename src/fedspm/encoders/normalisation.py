@@ -6,7 +6,7 @@ CHANNELS_PER_GROUP = 8
 
 
 class BatchNorm2d(nn.BatchNorm2d):
-    """Without the batch counter, which nothing reads: every tensor of the state is then a number that can be averaged."""
+    """Without the batch counter, which nothing reads: every tensor of the state is then one that can be averaged."""
 
     def __init__(self, channels: int):
         super().__init__(channels)

@@ -1,5 +1,7 @@
 """The predictor's encoder for images: a small residual network (He et al. 2016)."""
 
+from itertools import pairwise
+
 import torch
 from torch import Tensor, nn
 
@@ -29,11 +31,10 @@ class ResNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(shape[0], widths[0], 3, stride=2, padding=1, bias=False)
         self.norm = normalisation(normalise, widths[0])
-        self.blocks = nn.Sequential(
-            *(Block(before, after, normalise) for before, after in zip(widths, widths[1:], strict=False))
-        )
+        self.blocks = nn.Sequential(*(Block(before, after, normalise) for before, after in pairwise(widths)))
         self.project = nn.Linear(widths[-1], dimension)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.blocks(torch.relu_(self.norm(self.stem(x))))
-        return self.project(hidden.mean((2, 3)))
+        projected: Tensor = self.project(hidden.mean((2, 3)))
+        return projected

@@ -54,19 +54,21 @@ class LocalEngine:
             self.privates[name] = algorithm.enrol(self._client(i, {}))
 
     def __call__(self, step: Step[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
-        """Every client takes the step; replies are folded in client order, so any number of workers gives the same bits."""
+        """Every client takes the step; replies are folded in client order: the same bits with any number of workers."""
 
         def take(i: int) -> tuple[Answer, Tensors]:
             client = self._client(i, self.privates[self.federation.names[i]])
             try:
                 return step(client, shared, **arguments)
             except TrainingFailed as error:
-                raise TrainingFailed(f"client {client.name!r}, round {self.round}, step {step.__name__}: {error}") from error
+                raise TrainingFailed(
+                    f"client {client.name!r}, round {self.round}, step {step.__name__}: {error}"
+                ) from error
 
         merged: Answer | None = None
         for i, (reply, private) in enumerate(self.map(take, range(len(self.federation.names)))):
             self.privates[self.federation.names[i]] = private
-            merged = reply if merged is None else merged.merge(reply)  # type: ignore[arg-type]
+            merged = reply if merged is None else merged.merge(reply)  # type: ignore[arg-type, assignment]
         assert merged is not None
         return merged
 

@@ -22,15 +22,16 @@ def mixing_weights(tau: Float[Tensor, "*m c"], n: Float[Tensor, "*m 1"] | int) -
     return tau / n
 
 
-def supervised_loss(
-    responsibilities: Float[Tensor, "b c"], log_likelihood: Float[Tensor, "b c"]
-) -> Float[Tensor, ""]:
+def supervised_loss(responsibilities: Float[Tensor, "b c"], log_likelihood: Float[Tensor, "b c"]) -> Float[Tensor, ""]:
     """−Q₁ᵢ / n_i on a batch: the mean of −Σ_c w_ijc log P_ic(y_ij | x_ij)"""
     return -(responsibilities * log_likelihood).sum(1).mean()
 
 
 def drm_loss(
-    responsibilities: Float[Tensor, "b c"], log_ratio: Float[Tensor, "b m c"], log_tau: Float[Tensor, "m c"], client: int
+    responsibilities: Float[Tensor, "b c"],
+    log_ratio: Float[Tensor, "b m c"],
+    log_tau: Float[Tensor, "m c"],
+    client: int,
 ) -> Float[Tensor, ""]:
     """−Q̃₂ᵢ / n_i on a batch: the mean of −Σ_c w_ijc log_ratio_ic(x_ij) + logΣ_i'c τ_i'c exp(log_ratio_i'c(x_ij))"""
     own = (responsibilities * log_ratio[:, client]).sum(1)

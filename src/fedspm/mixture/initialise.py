@@ -33,14 +33,17 @@ def first_centres(scatter: Float[Tensor, "f f"], components: int) -> Float[Tenso
     axis = vectors[:, -1] * values[-1].clamp_min(0).sqrt()
     axis = axis * torch.sign(axis[axis.abs().argmax()])  # an eigenvector has no sign of its own
     position = torch.linspace(-1, 1, components, dtype=axis.dtype) if components > 1 else axis.new_zeros(1)
-    return position[:, None] * axis
+    centres: Tensor = position[:, None] * axis
+    return centres
 
 
 def nearest(features: Float[Tensor, "n f"], centres: Float[Tensor, "c f"]) -> Int[Tensor, " n"]:
     return torch.cdist(features, centres).argmin(1)
 
 
-def place(features: Float[Tensor, "n f"], centres: Float[Tensor, "c f"]) -> tuple[Int[Tensor, " n"], Float[Tensor, " f"]]:
+def place(
+    features: Float[Tensor, "n f"], centres: Float[Tensor, "c f"]
+) -> tuple[Int[Tensor, " n"], Float[Tensor, " f"]]:
     """The cluster of every row and the client's own offset, o_i = mean over j of x_ij − μ of its cluster, by turns."""
     centres = centres.to(features.dtype)
     offset = torch.zeros_like(features[0])

@@ -25,9 +25,7 @@ def log_likelihood(
     return torch.log_softmax(torch.einsum("ncd,ckd->nck", features, weight) + bias, dim=-1)
 
 
-def log_ratio(
-    xi: Float[Tensor, "*m c d"], gamma: Float[Tensor, "*m c"], features: Features
-) -> Float[Tensor, "n *m c"]:
+def log_ratio(xi: Float[Tensor, "*m c d"], gamma: Float[Tensor, "*m c"], features: Features) -> Float[Tensor, "n *m c"]:
     """log dP_ic/dG(x) = γ_ic + ξ_icᵀ h_c(x)   (eq. 3), for all clients or for one"""
     if features.shape[1] == 1:
         return torch.addmm(gamma.flatten(), features[:, 0], xi.flatten(0, -2).T).view(-1, *gamma.shape)
