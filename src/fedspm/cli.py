@@ -53,34 +53,34 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines in
 @app.command()
 def train(
     config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Configuration file.")] = None,
-    data: Annotated[str | None, typer.Option(help="fashion-sample or fashion-mnist. [default: fashion-sample]")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients. [default: 8]")] = None,
-    components: Annotated[int | None, typer.Option(help="Components a client, C. [default: 3]")] = None,
+    data: Annotated[str | None, typer.Option(help="fashion-sample or fashion-mnist. (default: fashion-sample)")] = None,
+    clients: Annotated[int | None, typer.Option(help="Number of clients. (default: 8)")] = None,
+    components: Annotated[int | None, typer.Option(help="Components a client, C. (default: 3)")] = None,
     variant: Annotated[
-        str | None, typer.Option(help="1x: components share their encoders; cx: one each. [default: 1x]")
+        str | None, typer.Option(help="1x: components share their encoders; cx: one each. (default: 1x)")
     ] = None,
     preset: Annotated[
-        str | None, typer.Option(help="default: measured best; paper: as printed. [default: default]")
+        str | None, typer.Option(help="default: measured best; paper: as printed. (default: default)")
     ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds to train. [default: 200]")] = None,
-    horizon: Annotated[int | None, typer.Option(help="Length of the annealing schedule. [default: the rounds]")] = None,
+    rounds: Annotated[int | None, typer.Option(help="Rounds to train. (default: 200)")] = None,
+    horizon: Annotated[int | None, typer.Option(help="Length of the annealing schedule. (default: the rounds)")] = None,
     alpha_inter: Annotated[
-        float | None, typer.Option(help="Dirichlet concentration of classes over clients. [default: 1.0]")
+        float | None, typer.Option(help="Dirichlet concentration of classes over clients. (default: 1.0)")
     ] = None,
     alpha_intra: Annotated[
-        float | None, typer.Option(help="Dirichlet concentration of the true mixing weights. [default: 2.0]")
+        float | None, typer.Option(help="Dirichlet concentration of the true mixing weights. (default: 2.0)")
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Everything random is derived from it. [default: 0]")] = None,
+    seed: Annotated[int | None, typer.Option(help="Everything random is derived from it. (default: 0)")] = None,
     eval_every: Annotated[
-        int | None, typer.Option(help="Rounds between evaluations, each with a checkpoint. [default: 10]")
+        int | None, typer.Option(help="Rounds between evaluations, each with a checkpoint. (default: 10)")
     ] = None,
-    workers: Annotated[str | None, typer.Option(help="Clients trained at a time. [default: auto, one a core]")] = None,
-    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. [default: auto]")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="Which method. [default: fedspm]")] = None,
+    workers: Annotated[str | None, typer.Option(help="Clients trained at a time. (default: auto, one a core)")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. (default: auto)")] = None,
+    algorithm: Annotated[str | None, typer.Option(help="Which method. (default: fedspm)")] = None,
     tensorboard: Annotated[
-        bool | None, typer.Option("--tensorboard", help="Also write TensorBoard files. [default: no]")
+        bool | None, typer.Option("--tensorboard", help="Also write TensorBoard files. (default: no)")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder. [default: runs/DATA-ALGORITHM-SEED]")] = None,
+    out: Annotated[Path | None, typer.Option(help="Run folder. (default: runs/DATA-ALGORITHM-SEED)")] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, e.g. --set router.steps=20. Repeatable."),
