@@ -2,6 +2,7 @@
 
 import json
 import shlex
+import shutil
 import sys
 import warnings
 from pathlib import Path
@@ -212,15 +213,22 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     with watching(config.rounds, done, run.path / "tensorboard" if config.tensorboard else None) as watcher:
         outcome = train(config, federation, run.algorithm(), run, watcher, checkpoint)
     if outcome.round < config.rounds:
-        console.print(f"stopped after round {outcome.round}; go on with [bold]fedspm resume {run.path}[/]")
+        console.print(
+            f"stopped after round {outcome.round}; go on with [bold]{_program()} resume {run.path}[/]", soft_wrap=True
+        )
         raise typer.Exit(INTERRUPTED)
     with console.status("writing the report"):
         report, samples = write_report(run, outcome.model, federation)
     metrics = run.last_metrics()
     console.print(results_table(metrics, f"\nafter {metrics['round']} rounds, accuracy on test rows"))
     console.print(f"report    {report}", soft_wrap=True)
-    console.print(f"try next  fedspm route {run.path} {samples}/*.png", soft_wrap=True)
-    console.print("          fedspm train --data fashion-mnist     (all 70,000 images; `fedspm train --help` for more)")
+    console.print(f"try next  {_program()} route {run.path} {samples}/*.png", soft_wrap=True)
+    console.print(f"          {_program()} train --data fashion-mnist     (all 70,000 images)", soft_wrap=True)
+
+
+def _program() -> str:
+    """How this program was called: `.venv/bin/fedspm` where no environment is active."""
+    return "fedspm" if shutil.which("fedspm") or not sys.argv[0].endswith("fedspm") else sys.argv[0]
 
 
 if __name__ == "__main__":

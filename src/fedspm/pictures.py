@@ -6,6 +6,7 @@ from typing import Any
 import matplotlib
 import numpy as np
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 from torch import Tensor
 
 from fedspm.data.federation import Federation
@@ -38,7 +39,8 @@ def accuracy_over_rounds(metrics: Sequence[dict[str, Any]]) -> Figure:
             axes.plot(*zip(*points, strict=True), style, color=colour, label=label, marker="o", markersize=3)
     axes.set(xlabel="round", ylabel="share", ylim=(0, 1.02))
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False, loc="lower right")
+    axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
 
 

@@ -58,6 +58,10 @@ def _sections(run: Run, model: Model, federation: Federation) -> list[dict[str, 
         sections.append(_section("What the clients' rows look like", pictures.transformed_samples(federation)))
         if model.algorithm.routes:
             sections.append(_section("Sample queries and their posterior over clients", _queries(model, federation)))
+            if run.config.shift.permutation and federation.truth is not None:
+                sections[-1]["note"] = (
+                    "Label names are permuted for every client and component, so a bag may be a sandal."
+                )
     return sections
 
 

@@ -42,7 +42,7 @@ def begin(algorithm: Algorithm, engine: LocalEngine) -> Tensors:
 
 
 def current(algorithm: Algorithm, engine: LocalEngine, shared: Tensors) -> Model:
-    return Model(algorithm, shared, list(engine.privates.values()))
+    return Model(algorithm, engine.send(shared), list(engine.privates.values()))
 
 
 def train(
@@ -62,11 +62,8 @@ def train(
             shared, done, seconds = begin(algorithm, engine), 0, 0.0
             run.save(Checkpoint(0, 0.0, shared, engine.privates), config.keep_checkpoints)
         else:
-            shared = {name: tensor.to(engine.device) for name, tensor in checkpoint.shared.items()}
-            engine.privates = {
-                name: {key: tensor.to(engine.device) for key, tensor in private.items()}
-                for name, private in checkpoint.privates.items()
-            }
+            shared = checkpoint.shared
+            engine.privates = {name: engine.send(private) for name, private in checkpoint.privates.items()}
             done, seconds = checkpoint.round, checkpoint.seconds
         last_seconds, last_round = seconds, done
         began = time.perf_counter()

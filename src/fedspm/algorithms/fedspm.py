@@ -97,7 +97,7 @@ class FedSPM(Algorithm):
 
     def report_tau(self, client: Client, responsibilities: Float[Tensor, "n c"]) -> Rows:
         """τ_ic = Σ_j w_ijc, the only thing that the server learns of the responsibilities"""
-        return Rows.of(client.name, tau=responsibilities.double().sum(0).float())
+        return Rows.of(client.name, tau=responsibilities.cpu().double().sum(0).float())
 
     def posterior(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
         private, x = client.private, self.standardise(shared, x)
@@ -145,8 +145,7 @@ class FedSPM(Algorithm):
             return em.drm_loss(responsibilities[batch.row], ratio, log_tau, client.index)
 
         block = self.settings.router
-        counts = torch.tensor(self.task.counts, dtype=tau.dtype, device=tau.device)
-        step = self.row_scale(em.mixing_weights(tau, counts[:, None]))
+        step = self.row_scale(em.mixing_weights(tau, tau.new_tensor(self.task.counts)[:, None]))
         return minimise(
             self.router.take(shared) | {name: shared[name] for name in TILT},
             objective,
@@ -167,7 +166,7 @@ class FedSPM(Algorithm):
         """First responsibilities, which stay at the clients, and their τ."""
         moments = exchange(self.moments, shared).totals()
         scatter, count = moments["products"], moments["count"].clamp_min(1)
-        best, highest = torch.zeros(1, len(scatter), dtype=scatter.dtype, device=scatter.device), -math.inf
+        best, highest = torch.zeros(1, len(scatter), dtype=scatter.dtype), -math.inf
         for clusters in range(2, self.settings.components + 1):
             centres = initialise.first_centres(scatter / count, clusters)
             for _ in range(initialise.ITERATIONS):
@@ -180,7 +179,7 @@ class FedSPM(Algorithm):
 
     def moments(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Count and products of the coarse features around the client's own mean."""
-        features = torch.cat([initialise.coarse(self.standardise(shared, x)) for x in chunks(client.x)])
+        features = torch.cat([initialise.coarse(self.standardise(shared, x)).cpu() for x in chunks(client.x)])
         features -= features.mean(0)
         shown = (features if client.n >= self.settings.min_count else features[:0]).double()
         count = torch.tensor(float(len(shown)), dtype=torch.float64)
@@ -189,15 +188,15 @@ class FedSPM(Algorithm):
     def cluster(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Mean, Tensors]:
         """Counts, sums and sum of squares of the clusters around the client's own offset."""
         features = client.private["coarse"]
-        label, offset = initialise.place(features, centres)
+        label, offset = initialise.place(features, centres.cpu())
         sums = initialise.cluster_sums(features - offset, label, len(centres), self.settings.min_count)
         return Mean(1, **dict(zip(("count", "sum", "square"), sums, strict=True))), client.private
 
     def settle(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Rows, Tensors]:
         """First responsibilities: nearly all of a row to its cluster."""
         private = dict(client.private)
-        label, _ = initialise.place(private.pop("coarse"), centres)
-        responsibilities = initialise.softened(label, self.settings.components)
+        label, _ = initialise.place(private.pop("coarse"), centres.cpu())
+        responsibilities = initialise.softened(label, self.settings.components).to(client.x.device)
         return self.report_tau(client, responsibilities), private | {"responsibilities": responsibilities}
 
     # -- inference ---------------------------------------------------------------------------------------------------
@@ -208,9 +207,9 @@ class FedSPM(Algorithm):
 
     def log_scores(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m"]:
         """eq. 10, with ρ_i π_ic = τ_ic / n: the server needs nothing that it does not have"""
-        prior = self.task.sample_fraction.log()
-        counts = torch.tensor(self.task.counts, dtype=torch.float32)
-        mixing = em.mixing_weights(shared["tau"], counts[:, None])
+        tau = shared["tau"]
+        prior = self.task.sample_fraction.to(tau.device).log()
+        mixing = em.mixing_weights(tau, tau.new_tensor(self.task.counts)[:, None])
         ratio = log_ratio(shared["tilt.xi"], shared["tilt.gamma"], embedding["router"])
         return routing.log_client_scores(prior, mixing.log(), ratio)
 

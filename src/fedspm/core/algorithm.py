@@ -108,10 +108,10 @@ class Algorithm(ABC):
         """Count, sum and sum of squares of every channel or feature, from at least `min_count` rows."""
         x = client.x if client.n >= self.settings.min_count else client.x[:0]
         over = (0, 2, 3) if x.ndim == 4 else (0,)
-        total, square = torch.zeros(2, x.shape[1], dtype=torch.float64, device=x.device)
+        total, square = torch.zeros(2, x.shape[1], dtype=torch.float64)
         for piece in x.split(1024):
-            total += piece.double().sum(over)
-            square += piece.double().square().sum(over)
+            total += piece.cpu().double().sum(over)
+            square += piece.cpu().double().square().sum(over)
         count = torch.tensor(x.numel() / x.shape[1], dtype=torch.float64)
         return Mean(1, count=count, sum=total, square=square), client.private
 

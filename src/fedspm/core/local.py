@@ -76,7 +76,7 @@ def minimise(
         for name, value in parameters.items()
     }
     leaves = [value for value in moving.values() if value.requires_grad]
-    optimiser = torch.optim.SGD(leaves, lr=learning_rate, momentum=momentum, foreach=False, fused=True)
+    optimiser = torch.optim.SGD(leaves, lr=learning_rate, momentum=momentum, fused=leaves[0].device.type != "mps")
     loss = torch.zeros(())
     for batch in batches:
         optimiser.zero_grad()

@@ -12,13 +12,13 @@ Tensors = dict[str, Tensor]  # a flat dict with dotted names: a checkpoint and a
 class Mean:
     """Σ_i weight_i · tensors_i, to be divided by Σ_i weight_i when everybody has answered.
 
-    Sums are kept in double precision, so that the order of merging does not show in a single-precision mean.
+    Sums are kept in double precision on the CPU, so that the order of merging does not show in a single-precision mean.
     """
 
     def __init__(self, weight: float, **tensors: Tensor):
         self.weight = float(weight)
         self._kinds = {name: tensor.dtype for name, tensor in tensors.items()}
-        self._sums = {name: tensor.double() * self.weight for name, tensor in tensors.items()}
+        self._sums = {name: tensor.cpu().double() * self.weight for name, tensor in tensors.items()}
 
     def merge(self, other: "Mean") -> "Mean":
         if self._sums.keys() != other._sums.keys():
@@ -49,7 +49,7 @@ class Rows:
 
     @classmethod
     def of(cls, client: str, **tensors: Tensor) -> "Rows":
-        return cls({client: tensors})
+        return cls({client: {name: tensor.cpu() for name, tensor in tensors.items()}})
 
     def merge(self, other: "Rows") -> "Rows":
         if twice := self.rows.keys() & other.rows.keys():

@@ -51,10 +51,12 @@ class LocalEngine:
 
     def enrol(self, algorithm: Algorithm) -> None:
         for i, name in enumerate(self.federation.names):
-            self.privates[name] = algorithm.enrol(self._client(i, {}))
+            self.privates[name] = self.send(algorithm.enrol(self._client(i, {})))
 
     def __call__(self, step: Step[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
         """Every client takes the step; replies are folded in client order: the same bits with any number of workers."""
+
+        shared, arguments = self.send(shared), self.send(arguments)
 
         def take(i: int) -> tuple[Answer, Tensors]:
             client = self._client(i, self.privates[self.federation.names[i]])
@@ -71,6 +73,10 @@ class LocalEngine:
             merged = reply if merged is None else merged.merge(reply)  # type: ignore[arg-type, assignment]
         assert merged is not None
         return merged
+
+    def send(self, tensors: Tensors) -> Tensors:
+        """To the device that clients compute on; replies come back to the CPU, where the server averages."""
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
 
     def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
         """`function` over `items` on all workers, answers in order, a few of them in flight."""

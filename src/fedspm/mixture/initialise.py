@@ -57,7 +57,7 @@ def cluster_sums(
 ) -> tuple[Float[Tensor, " c"], Float[Tensor, "c f"], Float[Tensor, ""]]:
     """Count and sum of every cluster, and the sum of squares; clusters below `min_count` rows stay at the client."""
     count = torch.bincount(label, minlength=clusters).double()
-    total = torch.zeros(clusters, features.shape[1], dtype=torch.float64, device=features.device)
+    total = torch.zeros(clusters, features.shape[1], dtype=torch.float64)
     total.index_add_(0, label, features.double())
     shown = count >= min_count
     square = (features.double().square().sum(1) * shown[label]).sum()
