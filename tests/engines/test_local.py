@@ -1,5 +1,7 @@
 """The in-process engine: the same bits whatever happens, and errors that say who and when."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
