@@ -10,7 +10,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedspm.core.local import Client
+from fedspm.core.local import Batch, Client, minimise
 from fedspm.core.replies import Mean, Reply, Tensors
 from fedspm.core.settings import Block, Settings
 from fedspm.encoders import Encoder, build_encoder
@@ -114,6 +114,27 @@ class Algorithm(ABC):
             square += piece.cpu().double().square().sum(over)
         count = torch.tensor(x.numel() / x.shape[1], dtype=torch.float64)
         return Mean(1, count=count, sum=total, square=square), client.private
+
+    def local_solver(
+        self,
+        client: Client,
+        step: str,
+        encoder: Encoder,
+        parameters: Tensors,
+        objective: Callable[[Tensors, Batch], Tensor],
+        scale: Mapping[str, Tensor] | None = None,
+    ) -> Tensors:
+        """The paper's LocalSolver: a round's SGD steps of one block, at the rate of this round."""
+        block: Block = getattr(self.settings, encoder.role)
+        return minimise(
+            parameters,
+            objective,
+            client.batches(step, block.batch_size, block.steps),
+            learning_rate=self.annealed(block.learning_rate, client.round),
+            momentum=block.momentum,
+            fixed=encoder.buffers,
+            scale=scale,
+        )
 
     def standardise(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
         """(x − mean) / scale in one pass"""
