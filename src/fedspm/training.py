@@ -42,6 +42,9 @@ def begin(algorithm: Algorithm, engine: LocalEngine) -> Tensors:
 
 
 def current(algorithm: Algorithm, engine: LocalEngine, shared: Tensors) -> Model:
+    """The model as it stands, after whatever clients do on their own before they are evaluated."""
+    if algorithm.personalises():
+        engine(algorithm.personalise, shared)
     return Model(algorithm, engine.send(shared), list(engine.privates.values()))
 
 

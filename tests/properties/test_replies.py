@@ -44,9 +44,9 @@ def test_whole_numbers_stay_whole():
     assert merged["steps"].dtype == torch.int64
 
 
-def test_replies_with_other_names_are_refused():
-    with pytest.raises(KeyError, match="different tensors"):
-        Mean(1, a=torch.zeros(1)).merge(Mean(1, b=torch.zeros(1)))
+def test_a_tensor_is_averaged_over_those_who_sent_it():
+    merged = fold([Mean(1, a=torch.tensor(3.0)), Mean(3, a=torch.tensor(7.0), b=torch.tensor(5.0))]).result()
+    assert merged == {"a": 6.0, "b": 5.0}
 
 
 def test_rows_come_in_client_order_and_the_absent_keep_their_last_row():

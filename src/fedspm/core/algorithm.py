@@ -4,16 +4,18 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from fedspm.core.local import Batch, Client, minimise
-from fedspm.core.replies import Mean, Reply, Tensors
-from fedspm.core.settings import Block, Settings
+from fedspm.core.replies import Mean, Reply, Rows, Tensors
+from fedspm.core.settings import Block, Settings, Strict
 from fedspm.encoders import Encoder, build_encoder
+from fedspm.errors import FedSPMError
 
 Answer = TypeVar("Answer", bound=Reply)
 Step = Callable[..., tuple[Answer, Tensors]]  # step(client, shared, …) → (reply, the client's new private state)
@@ -52,6 +54,9 @@ class Task:
 class Algorithm(ABC):
     """One method. `shared` and `private` are flat dicts of tensors; a step returns new ones and changes none."""
 
+    class Options(Strict):
+        """What only this algorithm knows: `options.NAME` in a configuration."""
+
     routes: ClassVar[bool] = False
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {"describe": frozenset({"count", "sum", "square"})}
     """What may leave a client, by step: names of tensors, or the first part of dotted ones. Tested on the wire."""
@@ -59,8 +64,21 @@ class Algorithm(ABC):
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         self.settings = settings
         self.task = task
+        self.options = self._checked_options()
         self.encoders: list[Encoder] = []
         self._networks = networks or {}
+
+    def _checked_options(self) -> Any:
+        known = self.Options.model_fields
+        for key in self.settings.options:
+            if key not in known:
+                names = ", ".join(known) or "none"
+                raise FedSPMError(f"{self.settings.algorithm} has no option {key!r}; its options are: {names}")
+        try:
+            return self.Options.model_validate(self.settings.options)
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise FedSPMError(f"options.{first['loc'][0]} = {first['input']!r}: {first['msg'].lower()}") from error
 
     def encoder(self, role: Literal["predictor", "router"], copies: int) -> Encoder:
         """The encoder of a role: the network that was given for it, or the one that the settings name."""
@@ -143,6 +161,14 @@ class Algorithm(ABC):
         if x.ndim == 4:
             factor, offset = factor[:, None, None], offset[:, None, None]
         return torch.addcmul(offset, x, factor)
+
+    def personalise(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
+        """What a client does on its own before it is evaluated; nothing of it leaves. By default nothing."""
+        return Rows.of(client.name), client.private
+
+    @classmethod
+    def personalises(cls) -> bool:
+        return cls.personalise is not Algorithm.personalise
 
     # -- inference ---------------------------------------------------------------------------------------------------
 

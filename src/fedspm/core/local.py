@@ -46,8 +46,10 @@ class Client:
         size = min(size, self.n)
         generator = self.generator(step)
         passes = -(-steps * size // self.n)
-        order = torch.cat([torch.randperm(self.n, generator=generator) for _ in range(passes)] or [self.y[:0]])
-        for row in order[: steps * size].to(self.y.device).split(size):
+        if steps == 0:
+            return
+        order = torch.cat([torch.randperm(self.n, generator=generator) for _ in range(passes)]).to(self.y.device)
+        for row in order[: steps * size].view(steps, size):
             yield Batch(self.x[row], self.y[row], row)
 
 

@@ -10,30 +10,29 @@ Tensors = dict[str, Tensor]  # a flat dict with dotted names: a checkpoint and a
 
 
 class Mean:
-    """Σ_i weight_i · tensors_i, to be divided by Σ_i weight_i when everybody has answered.
+    """Σ_i weight_i · tensors_i, to be divided by Σ_i weight_i, for every tensor over the clients that sent it.
 
     Sums are kept in double precision on the CPU, so that the order of merging does not show in a single-precision mean.
     """
 
     def __init__(self, weight: float, **tensors: Tensor):
-        self.weight = float(weight)
         self._kinds = {name: tensor.dtype for name, tensor in tensors.items()}
-        self._sums = {name: tensor.cpu().double() * self.weight for name, tensor in tensors.items()}
+        self._sums = {name: tensor.cpu().double() * weight for name, tensor in tensors.items()}
+        self._weights = dict.fromkeys(tensors, float(weight))
 
     def merge(self, other: "Mean") -> "Mean":
-        if self._sums.keys() != other._sums.keys():
-            raise KeyError(f"replies name different tensors: {sorted(self._sums.keys() ^ other._sums.keys())}")
-        self.weight += other.weight
         for name, value in other._sums.items():
-            self._sums[name] += value
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+            self._weights[name] = self._weights.get(name, 0.0) + other._weights[name]
+        self._kinds |= other._kinds
         return self
 
     def result(self) -> Tensors:
-        """The weighted mean, in the precision in which it came (counters are rounded)."""
-        mean = {name: total / self.weight for name, total in self._sums.items()}
+        """The weighted means, in the precision in which they came (whole numbers are rounded)."""
+        means = {name: total / self._weights[name] for name, total in self._sums.items()}
         return {
-            name: (value if kind.is_floating_point else value.round()).to(kind)
-            for (name, value), kind in zip(mean.items(), self._kinds.values(), strict=True)
+            name: (value if self._kinds[name].is_floating_point else value.round()).to(self._kinds[name])
+            for name, value in means.items()
         }
 
     def totals(self) -> Tensors:

@@ -43,6 +43,7 @@ class Settings(Strict):
     predictor: Block = Block(encoder="auto", momentum=0.9, steps=10)
     router: Block = Block(encoder="auto", momentum=0.95, steps=15)
     em: EM = EM()
+    options: dict[str, float | int | bool | str] = Field({}, description="what only this algorithm knows; see its page")
 
     @property
     def schedule(self) -> int:

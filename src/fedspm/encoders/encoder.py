@@ -28,9 +28,9 @@ class _Bank(nn.Module):
         super().__init__()
         self.add_module(role, nn.ModuleList(networks))
 
-    def forward(self, x: Tensor) -> Tensor:
+    def forward(self, x: Tensor, only: int | None = None) -> Tensor:
         (networks,) = self.children()
-        answers = [network(x) for network in networks.children()]
+        answers = [network(x) for c, network in enumerate(networks.children()) if only in (None, c)]
         return answers[0].unsqueeze(1) if len(answers) == 1 else torch.stack(answers, 1)
 
 
@@ -48,20 +48,28 @@ class Encoder:
         self.parameters = tuple(name for name, _ in self._bank.named_parameters())
         self.buffers = tuple(name for name, _ in self._bank.named_buffers())
         self.names = (*self.parameters, *self.buffers)
+        self._names_of = [[name for name in self.names if name.startswith(f"{role}.{c}.")] for c in range(self.copies)]
         self.dimension = self._probe()
 
     def initial(self) -> dict[str, Tensor]:
         state = dict(self._bank.named_parameters()) | dict(self._bank.named_buffers())
         return {name: state[name].detach().clone() for name in self.names}
 
-    def take(self, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The tensors of this encoder out of a larger dict."""
-        return {name: tensors[name] for name in self.names}
+    def take(self, tensors: Mapping[str, Tensor], only: int | None = None) -> dict[str, Tensor]:
+        """The tensors of this encoder, or of one of its copies, out of a larger dict."""
+        names = self.names if only is None else self._names_of[only]
+        return {name: tensors[name] for name in names}
 
     def __call__(
-        self, tensors: Mapping[str, Tensor], x: Float[Tensor, "n *shape"], *, training: bool = False
+        self,
+        tensors: Mapping[str, Tensor],
+        x: Float[Tensor, "n *shape"],
+        *,
+        training: bool = False,
+        only: int | None = None,
     ) -> Float[Tensor, "n e d"]:
-        answer: Tensor = functional_call(self._mine(training), self.take(tensors), (x,))
+        """What all copies say of the rows, or only one of them."""
+        answer: Tensor = functional_call(self._mine(training), self.take(tensors, only), (x, only))
         return answer
 
     def size(self) -> int:

@@ -1,43 +1,25 @@
-"""What methods with hidden components share: the E-step around their posterior, τ, and how responsibilities start."""
+"""What methods with hidden components share: the E-step around their posterior."""
 
-import math
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float
-from torch import Tensor, nn
+from torch import Tensor
 
-from fedspm.core.algorithm import Algorithm, Exchange, Task
 from fedspm.core.local import Client, chunks
-from fedspm.core.replies import Mean, Rows, Tensors
-from fedspm.core.settings import Settings
-from fedspm.errors import FedSPMError
-from fedspm.mixture import initialise
+from fedspm.core.replies import Rows, Tensors
+from fedspm.mixture.start import ComponentStart
 
 MIXING_FLOOR = 0.05  # a component that is nearly empty takes steps at most 20 times as large as printed
 
 
-class ComponentAlgorithm(Algorithm):
-    leaves: ClassVar[Mapping[str, frozenset[str]]] = {
-        **Algorithm.leaves,
-        "moments": frozenset({"count", "products"}),
-        "cluster": frozenset({"count", "sum", "square"}),
-        "settle": frozenset({"tau"}),
-        "expect": frozenset({"tau"}),
-    }
+class ComponentAlgorithm(ComponentStart):
+    leaves: ClassVar[Mapping[str, frozenset[str]]] = {**ComponentStart.leaves, "expect": frozenset({"tau"})}
 
-    def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
-        super().__init__(settings, task, networks)
-        for name, n in zip(task.names, task.counts, strict=True):
-            if n < settings.components:
-                raise FedSPMError(
-                    f"client {name!r} has {n} training rows, fewer than the {settings.components} components; "
-                    "use fewer components or leave the client out"
-                )
-
-    # -- E-step ------------------------------------------------------------------------------------------------------
+    def enrol(self, client: Client) -> Tensors:
+        return {"mixing": torch.full((self.settings.components,), 1 / self.settings.components)}
 
     @abstractmethod
     def posterior(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
@@ -45,8 +27,7 @@ class ComponentAlgorithm(Algorithm):
 
     def expect(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
         """E-step over all local rows; those that k-means gave are kept for the first rounds."""
-        start, hold = self.settings.em.start, min(self.settings.em.hold, self.settings.schedule // 2)
-        if start == "kmeans" and client.round < hold:
+        if self.held(client.round):
             responsibilities = client.private["responsibilities"]
         else:
             with torch.no_grad():
@@ -54,57 +35,10 @@ class ComponentAlgorithm(Algorithm):
                 responsibilities = torch.cat([self.posterior(client, shared, x, y) for x, y in rows])
         return self.report_tau(client, responsibilities), client.private | {"responsibilities": responsibilities}
 
-    def report_tau(self, client: Client, responsibilities: Float[Tensor, "n c"]) -> Rows:
-        """τ_ic = Σ_j w_ijc, the only thing that the server learns of the responsibilities"""
-        return Rows.of(client.name, tau=responsibilities.cpu().double().sum(0).float())
-
     def row_scale(self, mixing: Float[Tensor, "*m c"]) -> Float[Tensor, "*m c"] | None:
         """A component's head and tilt get a π share of the gradient; divided by π, C equal components step like one."""
         return 1 / mixing.clamp_min(MIXING_FLOOR) if self.settings.em.scaled_steps else None
 
-    # -- the start: federated k-means --------------------------------------------------------------------------------
-
-    def first_tau(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "m c"]:
-        """τ before round 0: spread evenly, or of the first responsibilities of k-means, which stay at the clients."""
-        components = self.settings.components
-        if self.settings.em.start == "random":
-            return torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
-        centres = self.find_centres(shared, exchange)
-        return exchange(self.settle, shared, centres=centres).stack("tau", self.task.names)
-
-    def find_centres(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "clusters f"]:
-        """The centres of 2 … C clusters that are best separated."""
-        moments = exchange(self.moments, shared).totals()
-        scatter, count = moments["products"], moments["count"].clamp_min(1)
-        best, highest = torch.zeros(1, len(scatter), dtype=scatter.dtype), -math.inf
-        for clusters in range(2, self.settings.components + 1):
-            centres = initialise.first_centres(scatter / count, clusters)
-            for _ in range(initialise.ITERATIONS):
-                sums = exchange(self.cluster, shared, centres=centres).totals()
-                centres = initialise.moved(centres, sums["count"], sums["sum"])
-            separation = initialise.separation(sums["count"], sums["sum"], sums["square"], scatter.trace())
-            if separation > highest:
-                best, highest = centres, separation
-        return best
-
-    def moments(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
-        """Count and products of the coarse features around the client's own mean."""
-        features = torch.cat([initialise.coarse(self.standardise(shared, x)).cpu() for x in chunks(client.x)])
-        features -= features.mean(0)
-        shown = (features if client.n >= self.settings.min_count else features[:0]).double()
-        count = torch.tensor(float(len(shown)), dtype=torch.float64)
-        return Mean(1, count=count, products=shown.T @ shown), client.private | {"coarse": features}
-
-    def cluster(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Mean, Tensors]:
-        """Counts, sums and sum of squares of the clusters around the client's own offset."""
-        features = client.private["coarse"]
-        label, offset = initialise.place(features, centres.cpu())
-        sums = initialise.cluster_sums(features - offset, label, len(centres), self.settings.min_count)
-        return Mean(1, **dict(zip(("count", "sum", "square"), sums, strict=True))), client.private
-
-    def settle(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Rows, Tensors]:
-        """First responsibilities: nearly all of a row to its cluster."""
-        private = dict(client.private)
-        label, _ = initialise.place(private.pop("coarse"), centres.cpu())
-        responsibilities = initialise.softened(label, self.settings.components).to(client.x.device)
-        return self.report_tau(client, responsibilities), private | {"responsibilities": responsibilities}
+    def head_scale(self, mixing: Float[Tensor, " c"]) -> Tensors | None:
+        step = self.row_scale(mixing)
+        return None if step is None else {"head.weight": step[:, None, None], "head.bias": step[:, None]}

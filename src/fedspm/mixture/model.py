@@ -10,7 +10,10 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedspm.core.replies import Tensors
+from fedspm.randomness import torch_generator
 
+HEAD = ("head.weight", "head.bias")
+TILT = ("tilt.xi", "tilt.gamma")
 Features = Float[Tensor, "n e d"]
 
 
@@ -39,6 +42,12 @@ def initial_head(components: int, classes: int, dimension: int, generator: torch
         "head.weight": torch.empty(components, classes, dimension).uniform_(-bound, bound, generator=generator),
         "head.bias": torch.empty(components, classes).uniform_(-bound, bound, generator=generator),
     }
+
+
+def initial_shared_heads(components: int, classes: int, dimension: int, seed: int) -> Tensors:
+    """Heads that all clients share, a stream for every component: the first is the same however many there are."""
+    heads = [initial_head(1, classes, dimension, torch_generator(seed, "head", c)) for c in range(components)]
+    return {name: torch.cat([head[name] for head in heads]) for name in HEAD}
 
 
 def initial_tilt(components: int, dimension: int, generator: torch.Generator) -> Tensors:

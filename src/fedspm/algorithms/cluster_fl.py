@@ -1,0 +1,76 @@
+"""ClusterFL: C models; a client takes the one with the lowest loss on its rows and updates only that.
+
+The paper compares with IFCA (Ghosh et al. 2020):   ĉ_i = argmin_c loss_i(w_c),   w_c ← mean over {i: ĉ_i = c} of w_i
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedspm.core.algorithm import Exchange, Task
+from fedspm.core.local import Batch, Client, chunks
+from fedspm.core.replies import Mean, Tensors
+from fedspm.core.settings import Settings
+from fedspm.mixture.em import of_label
+from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
+from fedspm.mixture.start import ComponentStart
+
+
+class ClusterFL(ComponentStart):
+    leaves: ClassVar[Mapping[str, frozenset[str]]] = {
+        **ComponentStart.leaves,
+        "update": frozenset({"predictor", "head"}),  # of one model: the server learns which
+    }
+
+    def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
+        super().__init__(settings, task, networks)
+        self.predictor = self.encoder("predictor", settings.components)
+
+    def start(self, exchange: Exchange) -> Tensors:
+        clusters = self.settings.components
+        heads = initial_shared_heads(clusters, self.task.classes, self.predictor.dimension, self.settings.seed)
+        shared = super().start(exchange) | self.predictor.initial()
+        shared |= {f"{name}.{c}": heads[name][c : c + 1] for name in HEAD for c in range(clusters)}
+        self.first_tau(shared, exchange)  # the first responsibilities, which stay at the clients
+        return shared
+
+    def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
+        return shared | exchange(self.update, shared).result()
+
+    def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        c = self.chosen(client, shared)
+
+        def loss(w: Tensors, batch: Batch) -> Tensor:
+            features = self.predictor(w, self.standardise(shared, batch.x), training=True, only=c)
+            return -of_label(self.log_likelihood(w, c, features), batch.y).mean()
+
+        start = self.predictor.take(shared, c) | {f"{name}.{c}": shared[f"{name}.{c}"] for name in HEAD}
+        moved = self.local_solver(client, "supervised", self.predictor, start, loss)
+        return Mean(client.n, **moved), client.private | {"cluster": torch.tensor(c)}
+
+    def chosen(self, client: Client, shared: Tensors) -> int:
+        """The model with the lowest loss; in the first rounds the cluster in which k-means put most of the rows."""
+        if self.held(client.round):
+            return int(client.private["responsibilities"].sum(0).argmax())
+        loss = torch.zeros(self.settings.components)
+        with torch.no_grad():
+            for x, y in zip(chunks(client.x), chunks(client.y), strict=True):
+                features = self.embed(shared, x)["predictor"]
+                for c in range(len(loss)):
+                    loss[c] -= of_label(self.log_likelihood(shared, c, features[:, c : c + 1]), y).sum().cpu()
+        return int(loss.argmin())
+
+    def log_likelihood(self, state: Tensors, c: int, features: Tensor) -> Float[Tensor, "n 1 k"]:
+        return log_likelihood(state[f"head.weight.{c}"], state[f"head.bias.{c}"], features)
+
+    def embed(self, shared: Tensors, x: Tensor) -> Tensors:
+        return {"predictor": self.predictor(shared, self.standardise(shared, x))}
+
+    def local_probabilities(
+        self, client: int, private: Tensors, shared: Tensors, embedding: Tensors
+    ) -> Float[Tensor, "n k"]:
+        c = int(private["cluster"])
+        return self.log_likelihood(shared, c, embedding["predictor"][:, c : c + 1])[:, 0].exp()

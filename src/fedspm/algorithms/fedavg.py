@@ -1,0 +1,67 @@
+"""FedAvg: one global model, averaged after local steps (McMahan et al. 2017).
+
+w ← Σ_i ρ_i w_i,   w_i: local SGD on the cross-entropy of client i, from w
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedspm.core.algorithm import Algorithm, Exchange, Task
+from fedspm.core.local import Batch, Client, minimise
+from fedspm.core.replies import Mean, Tensors
+from fedspm.core.settings import Settings
+from fedspm.mixture.em import of_label
+from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
+
+
+class FedAvg(Algorithm):
+    leaves: ClassVar[Mapping[str, frozenset[str]]] = {**Algorithm.leaves, "update": frozenset({"predictor", "head"})}
+
+    def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
+        super().__init__(settings, task, networks)
+        self.predictor = self.encoder("predictor", 1)
+
+    def start(self, exchange: Exchange) -> Tensors:
+        heads = initial_shared_heads(1, self.task.classes, self.predictor.dimension, self.settings.seed)
+        return super().start(exchange) | self.predictor.initial() | heads
+
+    def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
+        return shared | exchange(self.update, shared).result()
+
+    def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        moved = self.local_solver(
+            client, "supervised", self.predictor, self.weights(shared), lambda w, batch: self.loss(w, batch, shared)
+        )
+        return Mean(client.n, **moved), client.private
+
+    def weights(self, state: Tensors) -> Tensors:
+        return self.predictor.take(state) | {name: state[name] for name in HEAD}
+
+    def loss(self, w: Tensors, batch: Batch, shared: Tensors) -> Tensor:
+        """Cross-entropy of the model w on a batch."""
+        features = self.predictor(w, self.standardise(shared, batch.x), training=True)
+        return -of_label(log_likelihood(w["head.weight"], w["head.bias"], features), batch.y).mean()
+
+    def fine_tuned(self, client: Client, shared: Tensors, epochs: int, fixed: tuple[str, ...] = ()) -> Tensors:
+        """The global model after some passes over a client's own rows, at the first round's learning rate."""
+        block = self.settings.predictor
+        size = min(block.batch_size, client.n)
+        return minimise(
+            self.weights(shared),
+            lambda w, batch: FedAvg.loss(self, w, batch, shared),
+            client.batches("fine-tune", size, -(-epochs * client.n // size)),
+            learning_rate=block.learning_rate,
+            momentum=block.momentum,
+            fixed=(*fixed, *self.predictor.buffers),
+        )
+
+    def embed(self, shared: Tensors, x: Tensor) -> Tensors:
+        return {"predictor": self.predictor(shared, self.standardise(shared, x))}
+
+    def local_probabilities(
+        self, client: int, private: Tensors, shared: Tensors, embedding: Tensors
+    ) -> Float[Tensor, "n k"]:
+        return log_likelihood(shared["head.weight"], shared["head.bias"], embedding["predictor"])[:, 0].exp()

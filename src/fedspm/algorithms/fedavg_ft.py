@@ -1,0 +1,16 @@
+"""FedAvgFT: FedAvg, then local fine-tuning before evaluation (Wang et al. 2019)."""
+
+from pydantic import Field
+
+from fedspm.algorithms.personal import PersonalModel
+from fedspm.core.local import Client
+from fedspm.core.replies import Rows, Tensors
+from fedspm.core.settings import Strict
+
+
+class FedAvgFT(PersonalModel):
+    class Options(Strict):
+        epochs: int = Field(1, ge=0, description="passes over the client's rows")
+
+    def personalise(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
+        return Rows.of(client.name), self.kept(self.fine_tuned(client, shared, self.options.epochs))

@@ -1,0 +1,43 @@
+"""FedBABU: the body is federated, the head stays as it began until it is fine-tuned for evaluation (Oh et al. 2022)."""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor
+
+from fedspm.algorithms.fedavg import FedAvg
+from fedspm.core.algorithm import Algorithm
+from fedspm.core.local import Client
+from fedspm.core.replies import Mean, Rows, Tensors
+from fedspm.core.settings import Strict
+from fedspm.mixture.model import HEAD, log_likelihood
+
+
+class FedBABU(FedAvg):
+    leaves: ClassVar[Mapping[str, frozenset[str]]] = {**Algorithm.leaves, "update": frozenset({"predictor"})}
+
+    class Options(Strict):
+        epochs: int = Field(1, ge=0, description="passes over the client's rows to fine-tune its head")
+
+    def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        head = {name: shared[name] for name in HEAD}
+        body = self.local_solver(
+            client,
+            "supervised",
+            self.predictor,
+            self.predictor.take(shared),
+            lambda w, batch: self.loss(w | head, batch, shared),
+        )
+        return Mean(client.n, **body), client.private
+
+    def personalise(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
+        tuned = self.fine_tuned(client, shared, self.options.epochs, fixed=self.predictor.parameters)
+        return Rows.of(client.name), {name: tuned[name] for name in HEAD}
+
+    def local_probabilities(
+        self, client: int, private: Tensors, shared: Tensors, embedding: Tensors
+    ) -> Float[Tensor, "n k"]:
+        head = private or shared
+        return log_likelihood(head["head.weight"], head["head.bias"], embedding["predictor"])[:, 0].exp()

@@ -1,0 +1,109 @@
+"""FedGMM: FedEM with a shared Gaussian a component over features as well, a joint density (Wu et al. 2023).
+
+    E:  w_ijc ∝ π_ic N(h(x_ij); μ_c, Σ_c) P_c(y_ij | x_ij)        M:  FedEM's, and μ_c, Σ_c from weighted moments
+    routing:  argmax_i  ρ_i Σ_c π_ic N(h(x); μ_c, Σ_c)
+
+The router encoder h is trained as FedDRM's is, to tell clients apart: a Gaussian likelihood alone would shrink the
+features to a point, since a density of h(x) is not a density of x.
+"""
+
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.distributions import MultivariateNormal
+
+from fedspm.algorithms.fedem import FedEM
+from fedspm.core.algorithm import Exchange, Task
+from fedspm.core.local import Client, chunks
+from fedspm.core.replies import Mean, Tensors
+from fedspm.core.settings import Settings
+from fedspm.mixture import em, routing
+from fedspm.mixture.ratios import DensityRatios
+
+RIDGE = 1e-3  # added to the diagonal of every covariance, as a share of its mean
+
+
+class FedGMM(FedEM, DensityRatios):
+    routes = True
+    leaves: ClassVar[Mapping[str, frozenset[str]]] = {
+        **FedEM.leaves,
+        "maximise": frozenset({"predictor", "head", "router", "tilt"}),
+        "weigh": frozenset({"mass", "sum", "product"}),
+    }
+
+    def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
+        super().__init__(settings, task, networks)
+        self.router = self.encoder("router", 1)
+
+    def start(self, exchange: Exchange) -> Tensors:
+        components, d = self.settings.components, self.router.dimension
+        shared = super().start(exchange) | self.router.initial() | self.first_tilts(1)
+        return shared | {
+            "gauss.mean": torch.zeros(components, d),
+            "gauss.covariance": torch.eye(d).repeat(components, 1, 1),
+        }
+
+    def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
+        tau = exchange(self.expect, shared).stack("tau", self.task.names, shared["tau"])
+        update = exchange(self.maximise, shared, tau=tau).result()
+        shared = shared | self.lengthened(shared, update, exchange.round) | {"tau": tau}
+        return shared | gaussians(exchange(self.weigh, shared).totals(), shared)
+
+    def posterior(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
+        density = self.log_density(shared, self.router(shared, self.standardise(shared, x)))
+        return torch.softmax(super().posterior(client, shared, x, y).log() + density, dim=1)
+
+    def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
+        mixing = em.mixing_weights(tau[client.index], client.n)
+        everything = torch.ones(client.n, 1, device=tau.device)
+        router = self.drm_block(client, shared, everything, tau.new_tensor(self.task.counts)[:, None])
+        reply = Mean(client.n, **self.predictors(client, shared, mixing), **router)
+        return reply, client.private | {"mixing": mixing}
+
+    def weigh(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        """Weighted moments of the features under the new router encoder."""
+        w = client.private["responsibilities"].cpu().double()
+        with torch.no_grad():
+            features = torch.cat([self.router(shared, self.standardise(shared, x)).cpu() for x in chunks(client.x)])
+        h = features[:, 0].double()
+        product = torch.einsum("nc,nd,ne->cde", w, h, h)
+        return Mean(1, mass=w.sum(0), sum=w.T @ h, product=product), client.private
+
+    def log_density(self, shared: Tensors, features: Float[Tensor, "n 1 d"]) -> Float[Tensor, "n c"]:
+        """log N(h(x); μ_c, Σ_c)"""
+        gaussian = MultivariateNormal(shared["gauss.mean"], shared["gauss.covariance"], validate_args=False)
+        density: Tensor = gaussian.log_prob(features)
+        return density
+
+    def embed(self, shared: Tensors, x: Tensor) -> Tensors:
+        density = self.log_density(shared, self.router(shared, self.standardise(shared, x)))
+        return super().embed(shared, x) | {"density": density}
+
+    def log_scores(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m"]:
+        tau = shared["tau"]
+        density = embedding["density"][:, None].expand(-1, self.task.clients, -1)
+        return routing.log_client_scores(self.log_prior(tau), self.mixing(tau).log(), density)
+
+    def local_probabilities(
+        self, client: int, private: Tensors, shared: Tensors, embedding: Tensors
+    ) -> Float[Tensor, "n k"]:
+        """Σ_c P_i(c | x) P_c(k | x), with P_i(c | x) ∝ π_ic N(h(x); μ_c, Σ_c)"""
+        posterior = routing.log_component_posterior(private["mixing"].log(), embedding["density"])
+        return routing.class_probabilities(posterior, self.log_likelihood(shared, embedding["predictor"]))
+
+
+def gaussians(moments: Tensors, previous: Tensors) -> Tensors:
+    """Mean and covariance of every component; one without rows keeps what it had."""
+    weight = moments["mass"][:, None]
+    mean = moments["sum"] / weight.clamp_min(1e-12)
+    covariance = moments["product"] / weight.clamp_min(1e-12)[..., None] - mean[:, :, None] * mean[:, None]
+    size = covariance.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-6)
+    covariance = covariance + RIDGE * size[:, None, None] * torch.eye(mean.shape[1], dtype=mean.dtype)
+    alive = weight > mean.shape[1]
+    return {
+        "gauss.mean": torch.where(alive, mean.float(), previous["gauss.mean"]),
+        "gauss.covariance": torch.where(alive[..., None], covariance.float(), previous["gauss.covariance"]),
+    }

@@ -1,0 +1,27 @@
+"""FedProx: FedAvg with a proximal term in the local objective (Li et al. 2020).
+
+min_w  cross-entropy_i(w) + μ/2 ‖w − w_t‖²
+"""
+
+from pydantic import Field
+from torch import Tensor
+
+from fedspm.algorithms.fedavg import FedAvg
+from fedspm.core.local import Batch
+from fedspm.core.replies import Tensors
+from fedspm.core.settings import Strict
+
+
+class FedProx(FedAvg):
+    class Options(Strict):
+        mu: float = Field(0.01, ge=0, description="μ, weight of the proximal term")
+
+    def loss(self, w: Tensors, batch: Batch, shared: Tensors) -> Tensor:
+        mu: float = self.options.mu
+        return super().loss(w, batch, shared) + mu / 2 * squared_distance(w, shared)
+
+
+def squared_distance(w: Tensors, anchor: Tensors) -> Tensor:
+    """‖w − anchor‖² over the tensors that move."""
+    parts = [(value - anchor[name]).square().sum() for name, value in w.items() if value.requires_grad]
+    return sum(parts[1:], start=parts[0])

@@ -1,0 +1,88 @@
+"""Where the responsibilities of hidden components start: evenly, or from federated k-means."""
+
+import math
+from collections.abc import Mapping
+from typing import ClassVar
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedspm.core.algorithm import Algorithm, Exchange, Task
+from fedspm.core.local import Client, chunks
+from fedspm.core.replies import Mean, Rows, Tensors
+from fedspm.core.settings import Settings
+from fedspm.errors import FedSPMError
+from fedspm.mixture import initialise
+
+
+class ComponentStart(Algorithm):
+    leaves: ClassVar[Mapping[str, frozenset[str]]] = {
+        **Algorithm.leaves,
+        "moments": frozenset({"count", "products"}),
+        "cluster": frozenset({"count", "sum", "square"}),
+        "settle": frozenset({"tau"}),
+    }
+
+    def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
+        super().__init__(settings, task, networks)
+        for name, n in zip(task.names, task.counts, strict=True):
+            if n < settings.components:
+                raise FedSPMError(
+                    f"client {name!r} has {n} training rows, fewer than the {settings.components} components; "
+                    "use fewer components or leave the client out"
+                )
+
+    def held(self, round: int) -> bool:
+        """Are the responsibilities in this round still those of k-means?"""
+        em = self.settings.em
+        return em.start == "kmeans" and round < min(em.hold, self.settings.schedule // 2)
+
+    def report_tau(self, client: Client, responsibilities: Float[Tensor, "n c"]) -> Rows:
+        """τ_ic = Σ_j w_ijc, the only thing that the server learns of the responsibilities"""
+        return Rows.of(client.name, tau=responsibilities.cpu().double().sum(0).float())
+
+    def first_tau(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "m c"]:
+        """τ before round 0: spread evenly, or of the first responsibilities of k-means, which stay at the clients."""
+        components = self.settings.components
+        if self.settings.em.start == "random":
+            return torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
+        centres = self.find_centres(shared, exchange)
+        return exchange(self.settle, shared, centres=centres).stack("tau", self.task.names)
+
+    def find_centres(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "clusters f"]:
+        """The centres of 2 … C clusters that are best separated."""
+        moments = exchange(self.moments, shared).totals()
+        scatter, count = moments["products"], moments["count"].clamp_min(1)
+        best, highest = torch.zeros(1, len(scatter), dtype=scatter.dtype), -math.inf
+        for clusters in range(2, self.settings.components + 1):
+            centres = initialise.first_centres(scatter / count, clusters)
+            for _ in range(initialise.ITERATIONS):
+                sums = exchange(self.cluster, shared, centres=centres).totals()
+                centres = initialise.moved(centres, sums["count"], sums["sum"])
+            separation = initialise.separation(sums["count"], sums["sum"], sums["square"], scatter.trace())
+            if separation > highest:
+                best, highest = centres, separation
+        return best
+
+    def moments(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        """Count and products of the coarse features around the client's own mean."""
+        features = torch.cat([initialise.coarse(self.standardise(shared, x)).cpu() for x in chunks(client.x)])
+        features -= features.mean(0)
+        shown = (features if client.n >= self.settings.min_count else features[:0]).double()
+        count = torch.tensor(float(len(shown)), dtype=torch.float64)
+        return Mean(1, count=count, products=shown.T @ shown), client.private | {"coarse": features}
+
+    def cluster(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Mean, Tensors]:
+        """Counts, sums and sum of squares of the clusters around the client's own offset."""
+        features = client.private["coarse"]
+        label, offset = initialise.place(features, centres.cpu())
+        sums = initialise.cluster_sums(features - offset, label, len(centres), self.settings.min_count)
+        return Mean(1, **dict(zip(("count", "sum", "square"), sums, strict=True))), client.private
+
+    def settle(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Rows, Tensors]:
+        """First responsibilities: nearly all of a row to its cluster."""
+        private = dict(client.private)
+        label, _ = initialise.place(private.pop("coarse"), centres.cpu())
+        responsibilities = initialise.softened(label, self.settings.components).to(client.x.device)
+        return self.report_tau(client, responsibilities), private | {"responsibilities": responsibilities}
