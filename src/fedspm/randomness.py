@@ -13,7 +13,8 @@ Key = str | int
 
 def seed_of(*key: Key) -> int:
     """A 63-bit seed from a key such as (seed, client name, round, step)."""
-    digest = hashlib.sha256("\x1f".join(f"{type(part).__name__}:{part}" for part in key).encode()).digest()
+    parts = (f"str:{part}" if isinstance(part, str) else f"int:{int(part)}" for part in key)
+    digest = hashlib.sha256("\x1f".join(parts).encode()).digest()
     return int.from_bytes(digest[:8], "big") >> 1
 
 

@@ -1,6 +1,7 @@
 """The contract: an algorithm is server logic that talks through `exchange`, and client steps that return replies."""
 
 import math
+import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -105,7 +106,11 @@ class Algorithm(ABC):
         count = totals["count"].clamp_min(1)
         mean = totals["sum"] / count
         scale = (totals["square"] / count - mean.square()).clamp_min(0).sqrt()
-        scale = torch.where(scale > 1e-6, scale, 1.0)  # a constant feature stays as it is
+        scale = torch.where(scale > 1e-7 * mean.abs(), scale, 1.0)  # a constant feature becomes zero
+        if totals["count"] == 0:
+            warnings.warn(
+                f"no client has {self.settings.min_count} rows (min_count): x is not standardised", stacklevel=2
+            )
         return {"input.mean": mean.float(), "input.scale": scale.float()}
 
     @abstractmethod

@@ -7,6 +7,8 @@ from torch import Tensor, nn
 
 from fedspm.encoders.normalisation import normalisation
 
+GRID = 4
+
 
 class Block(nn.Module):
     """Two 3 × 3 convolutions at half the resolution, and a 1 × 1 shortcut around them."""
@@ -25,6 +27,8 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
+    """Its last maps are averaged to a 4 × 4 grid, not to a point: where something is tells classes apart early on."""
+
     def __init__(
         self, shape: tuple[int, ...], dimension: int, normalise: str = "group", widths: tuple[int, ...] = (16, 32, 64)
     ):
@@ -32,9 +36,13 @@ class ResNet(nn.Module):
         self.stem = nn.Conv2d(shape[0], widths[0], 3, stride=2, padding=1, bias=False)
         self.norm = normalisation(normalise, widths[0])
         self.blocks = nn.Sequential(*(Block(before, after, normalise) for before, after in pairwise(widths)))
-        self.project = nn.Linear(widths[-1], dimension)
+        size = [min(GRID, -(-extent // 2 ** len(widths))) for extent in shape[1:]]
+        self.pool = nn.AdaptiveAvgPool2d((size[0], size[1]))
+        self.project = nn.Linear(widths[-1] * size[0] * size[1], dimension)
 
     def forward(self, x: Tensor) -> Tensor:
         hidden = self.blocks(torch.relu_(self.norm(self.stem(x))))
-        projected: Tensor = self.project(hidden.mean((2, 3)))
+        if hidden.shape[2:] != self.pool.output_size:
+            hidden = self.pool(hidden)
+        projected: Tensor = self.project(hidden.flatten(1))
         return projected

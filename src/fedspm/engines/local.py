@@ -36,6 +36,7 @@ class LocalEngine:
         self.privates: dict[str, Tensors] = {}
         self._seed = seed
         self._threads_before = torch.get_num_threads()
+        torch.set_num_threads(1)  # the server's own arithmetic too: its bits must not depend on the machine's cores
         keep_freed_memory()
         self._pool = ThreadPoolExecutor(self.workers, "fedspm", initializer=torch.set_num_threads, initargs=(1,))
         self._data = [(part.x.to(self.device), part.y.to(self.device)) for part in federation.train]

@@ -27,7 +27,9 @@ class ComponentAlgorithm(ComponentStart):
 
     def expect(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
         """E-step over all local rows; those that k-means gave are kept for the first rounds."""
-        if self.held(client.round):
+        if self.settings.components == 1:
+            responsibilities = torch.ones(client.n, 1, device=client.x.device)
+        elif self.held(client.round):
             responsibilities = client.private["responsibilities"]
         else:
             with torch.no_grad():

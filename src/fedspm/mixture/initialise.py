@@ -9,6 +9,8 @@ There may be fewer clusters than components: to split what belongs together cost
 Their number is the one with the largest Calinski–Harabasz index, and the other components start nearly empty.
 """
 
+import math
+
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
@@ -32,8 +34,7 @@ def first_centres(scatter: Float[Tensor, "f f"], components: int) -> Float[Tenso
     values, vectors = torch.linalg.eigh(scatter)
     axis = vectors[:, -1] * values[-1].clamp_min(0).sqrt()
     axis = axis * torch.sign(axis[axis.abs().argmax()])  # an eigenvector has no sign of its own
-    position = torch.linspace(-1, 1, components, dtype=axis.dtype) if components > 1 else axis.new_zeros(1)
-    centres: Tensor = position[:, None] * axis
+    centres: Tensor = torch.linspace(-1, 1, components, dtype=axis.dtype)[:, None] * axis
     return centres
 
 
@@ -72,11 +73,14 @@ def moved(
     return torch.where(count[:, None] > 0, mean, centres)
 
 
-def separation(count: Float[Tensor, " c"], total: Float[Tensor, "c f"], square: Tensor, scatter: Tensor) -> float:
+def separation(count: Float[Tensor, " c"], total: Float[Tensor, "c f"], square: Float[Tensor, ""]) -> float:
     """The Calinski–Harabasz index: scatter between clusters over scatter within, each by its degrees of freedom."""
     n, clusters = count.sum(), len(count)
+    if n <= clusters:
+        return -math.inf
     within = square - (total.square().sum(1) / count.clamp_min(1)).sum()
-    return float((scatter - within) / (clusters - 1) * (n - clusters).clamp_min(1) / within.clamp_min(1e-12))
+    between = square - total.sum(0).square().sum() / n - within
+    return float(between / (clusters - 1) * (n - clusters) / within.clamp_min(1e-12))
 
 
 def softened(label: Int[Tensor, " n"], components: int) -> Float[Tensor, "n c"]:

@@ -36,7 +36,7 @@ class ComponentStart(Algorithm):
     def held(self, round: int) -> bool:
         """Are the responsibilities in this round still those of k-means?"""
         em = self.settings.em
-        return em.start == "kmeans" and round < min(em.hold, self.settings.schedule // 2)
+        return em.start == "kmeans" and round < max(1, min(em.hold, self.settings.schedule // 2))
 
     def report_tau(self, client: Client, responsibilities: Float[Tensor, "n c"]) -> Rows:
         """τ_ic = Σ_j w_ijc, the only thing that the server learns of the responsibilities"""
@@ -60,8 +60,8 @@ class ComponentStart(Algorithm):
             for _ in range(initialise.ITERATIONS):
                 sums = exchange(self.cluster, shared, centres=centres).totals()
                 centres = initialise.moved(centres, sums["count"], sums["sum"])
-            separation = initialise.separation(sums["count"], sums["sum"], sums["square"], scatter.trace())
-            if separation > highest:
+            separation = initialise.separation(sums["count"], sums["sum"], sums["square"])
+            if separation > highest and sums["count"].sum() > sum(self.task.counts) / 2:  # most rows could be shown
                 best, highest = centres, separation
         return best
 
@@ -85,4 +85,8 @@ class ComponentStart(Algorithm):
         private = dict(client.private)
         label, _ = initialise.place(private.pop("coarse"), centres.cpu())
         responsibilities = initialise.softened(label, self.settings.components).to(client.x.device)
-        return self.report_tau(client, responsibilities), private | {"responsibilities": responsibilities}
+        mixing = responsibilities.mean(0)
+        return self.report_tau(client, responsibilities), private | {
+            "responsibilities": responsibilities,
+            "mixing": mixing,
+        }
