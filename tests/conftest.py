@@ -7,8 +7,6 @@ import torch
 from fedspm import Federation
 from fedspm.core.settings import Settings
 
-DTYPE = np.float64
-
 
 def toy_rows(n: int, shift: float, flip: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Two hidden components four apart along the first axis; the label rule differs by component and by client."""

@@ -50,6 +50,11 @@ def test_toml_there_and_back():
         ({"router": {"momentum": 1.5}}, "router.momentum = 1.5"),
         ({"preset": "best"}, "no preset 'best'"),
         ({"variant": "2x"}, "variant = '2x'"),
+        ({"rounds": True}, "rounds = true: a truth value"),
+        ({"preset": ["paper"]}, "no preset"),
+        ({"workers": "abc"}, "workers = 'abc'"),
+        ({"workers": 0}, "workers = 0"),
+        ({"data": {"alpha_intra": float("inf")}}, "data.alpha_intra = inf"),
     ],
 )
 def test_mistakes_get_a_sentence(values, sentence):

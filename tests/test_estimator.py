@@ -133,3 +133,39 @@ def test_how_clients_are_numbered_changes_nothing(vectors):
         np.testing.assert_allclose(
             one.predict_proba(x, client=name), other.predict_proba(x, client=name), rtol=1e-3, atol=1e-4
         )
+
+
+def test_clients_without_test_rows_are_fine(vectors):
+    train = {name: (part.x, vectors.classes[part.y]) for name, part in zip(vectors.names, vectors.train, strict=True)}
+    federation = Federation.from_arrays(train, test={"north": train["north"]})
+    model = FederatedClassifier(components=2, rounds=1).fit(federation)
+    assert set(model.evaluate(federation)["clients"]) == {"north"}
+    with pytest.raises(FedSPMError, match="no test rows"):
+        model.evaluate(Federation.from_arrays(train))
+
+
+def test_settings_survive_saving(vectors, tmp_path):
+    settings = {"min_count": 20, "options.mu": 0.5, "rounds": 2, "predictor.steps": 1}
+    model = FederatedClassifier("fedprox", settings=settings).fit(vectors)
+    model.set_params(components=5)  # after the fit: what is saved is what was fitted
+    model.save(tmp_path / "model")
+    again = FederatedClassifier.load(tmp_path / "model")
+    assert again.config_ == model.config_
+    assert again.config_.min_count == 20
+    assert clone(again).fit(vectors).config_ == model.config_
+
+
+def test_long_vectors_are_projected_before_k_means():
+    x = np.random.default_rng(0).normal(size=(60, 400)).astype(np.float32)
+    federation = Federation.from_arrays({"a": (x[:30], np.arange(30) % 2), "b": (x[30:], np.arange(30) % 2)})
+    assert FederatedClassifier(components=2, rounds=1).fit(federation).route(x).shape == (60, 2)
+
+
+def test_dropout_is_warned_of(vectors):
+    with pytest.warns(UserWarning, match="predictor encoder has dropout"):
+        FederatedClassifier(predictor=nn.Sequential(nn.Linear(6, 4), nn.Dropout()), rounds=1, components=2).fit(vectors)
+
+
+def test_devices_that_are_not_here(vectors):
+    with pytest.raises(FedSPMError, match="device = 'warp' cannot be used here"):
+        FederatedClassifier(device="warp", rounds=1).fit(vectors)

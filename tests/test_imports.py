@@ -14,9 +14,18 @@ MAY_IMPORT = {
     "data": LEAVES | {"data"},
     "encoders": LEAVES | {"encoders"},
     "core": LEAVES | {"core", "encoders"},
-    "mixture": LEAVES | {"core", "mixture"},
-    "algorithms": LEAVES | {"core", "mixture", "algorithms"},
+    "mixture": LEAVES | {"core", "encoders", "mixture"},
+    "algorithms": LEAVES | {"core", "encoders", "mixture", "algorithms"},
     "engines": LEAVES | {"core", "data", "engines"},
+    "files": LEAVES,
+    "terminal": LEAVES,
+    "pictures": {"data"},
+    "config": LEAVES | {"core", "data"},
+    "evaluation": LEAVES | {"core", "data"},
+    "runs": LEAVES | {"core", "data", "algorithms", "config", "evaluation", "files"},
+    "training": {"core", "data", "engines", "config", "evaluation", "runs"},
+    "queries": LEAVES | {"core", "evaluation", "runs"},
+    "report": {"data", "evaluation", "files", "pictures", "queries", "runs"},
 }
 
 

@@ -19,6 +19,7 @@ from torch.nn.functional import cross_entropy
 
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.config import resolve
+from fedspm.core.local import chunks
 from fedspm.core.settings import Block
 from fedspm.data.federation import Federation
 from fedspm.encoders.cnn import CNN
@@ -27,8 +28,6 @@ from fedspm.engines.local import LocalEngine
 from fedspm.runs import task_of
 from fedspm.terminal import console
 from fedspm.training import begin
-
-CHUNK = 256
 
 
 def bench_round(data: str, repeats: int) -> dict[str, Any]:
@@ -95,7 +94,7 @@ def _bare(federation: Federation, predictor: Block, router: Block) -> Callable[[
     def run() -> None:
         for part in federation.train:
             with torch.no_grad():
-                for x in part.x.split(CHUNK):
+                for x in chunks(part.x):
                     for network, _ in pairs:
                         network(x)
             for network, block in pairs:

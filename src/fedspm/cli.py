@@ -30,6 +30,7 @@ INTERRUPTED = 130
 def main() -> None:
     """Run a command; errors that a person can act on become one sentence and exit code 1."""
     warnings.showwarning = lambda message, *_, **__: errors.print(f"warning: {message}", style="yellow", markup=False)
+    sys.path.insert(0, "")  # encoders of one's own are found in the working directory, as with `python -m`
     try:
         app()
     except FedSPMError as error:
@@ -81,7 +82,9 @@ def train(
     tensorboard: Annotated[
         bool | None, typer.Option("--tensorboard", help="Also write TensorBoard files. (default: no)")
     ] = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder. (default: runs/DATA-ALGORITHM-SEED)")] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder. (default: runs/DATA-ALGORITHM-VARIANT-seedSEED)")
+    ] = None,
     set_: Annotated[
         list[str] | None,
         typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, e.g. --set router.steps=20. Repeatable."),
@@ -112,9 +115,11 @@ def train(
     folder = out or Path("runs") / f"{settings.data.name}-{settings.algorithm}-{settings.variant}-seed{settings.seed}"
 
     from fedspm.algorithms import algorithm_named
+    from fedspm.engines.local import choose_device
     from fedspm.runs import Run, manifest, refuse_existing, task_of
 
     refuse_existing(folder)
+    choose_device(settings.device)
     with console.status("reading the data"):
         federation = settings.federation()
     method = algorithm_named(settings.algorithm)(settings, task_of(federation))
@@ -130,11 +135,13 @@ def resume(run: RunFolder) -> None:
     from fedspm.runs import Run
 
     opened = Run.open(run)
+    opened.sweep()
+    opened.metrics()  # damage is better found now than at the next evaluation
     checkpoint = opened.latest() if opened.has_checkpoint() else None  # killed before round 0: start anew
     with console.status("reading the data"):
         federation = opened.federation()
     if checkpoint:
-        console.print(f"{run}: going on after round {checkpoint.round} of {opened.config.rounds}")
+        _say(f"{run}: going on after round {checkpoint.round} of {opened.config.rounds}")
     _train(opened, federation, checkpoint)
 
 
@@ -168,7 +175,7 @@ def route(
             print(json.dumps({"image": str(path), **reply}, ensure_ascii=False))
         else:
             sure, near = max(reply["probabilities"].values()), max(reply["posterior"].values())
-            console.print(f"{path}: {reply['prediction']} ({sure:.2f}), answered by {reply['client']} ({near:.2f})")
+            _say(f"{path}: {reply['prediction']} ({sure:.2f}), answered by {reply['client']} ({near:.2f})")
 
 
 @app.command()
@@ -190,18 +197,20 @@ def bench(
         console.print(round_table(result))
 
 
+def _say(text: str) -> None:
+    """A line that may hold paths: no markup in it, and no line breaks but its own."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
 def _describe(run: "Run") -> None:
-    manifest = run.manifest
-    console.print(
-        f"[bold]{run.config.algorithm}[/] on {run.config.data.name}: {len(manifest['clients'])} clients,", end=" "
-    )
-    console.print(
-        f"{sum(manifest['counts']):,} training rows, {run.config.components} components ({run.config.variant})"
+    manifest, config = run.manifest, run.config
+    clients, rows, components = len(manifest["clients"]), sum(manifest["counts"]), manifest["components"]
+    _say(
+        f"{config.algorithm} on {config.data.name}: {clients} clients, {rows:,} training rows, "
+        f"{components} component{'s' if components > 1 else ''} a client ({config.variant})"
     )
     for role, size in manifest["encoders"].items():
-        console.print(
-            f"  {role:9} {size['parameters']:>9,} parameters {size['multiply_adds']:>11,} multiply-adds a row"
-        )
+        _say(f"  {role:9} {size['parameters']:>9,} parameters {size['multiply_adds']:>11,} multiply-adds a row")
 
 
 def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None" = None) -> None:
@@ -211,19 +220,17 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     config = run.config
     done = checkpoint.round if checkpoint else 0
     with watching(config.rounds, done, run.path / "tensorboard" if config.tensorboard else None) as watcher:
-        outcome = train(config, federation, run.algorithm(), run, watcher, checkpoint)
-    if outcome.round < config.rounds:
-        console.print(
-            f"stopped after round {outcome.round}; go on with [bold]{_program()} resume {run.path}[/]", soft_wrap=True
-        )
+        done = train(config, federation, run.algorithm(), run, watcher, checkpoint)
+    if done < config.rounds:
+        _say(f"stopped after round {done}; go on with: {_program()} resume {run.path}")
         raise typer.Exit(INTERRUPTED)
     with console.status("writing the report"):
-        report, samples = write_report(run, outcome.model, federation)
+        report, samples = write_report(run, run.model(), federation)
     metrics = run.last_metrics()
     console.print(results_table(metrics, f"\nafter {metrics['round']} rounds, accuracy on test rows"))
-    console.print(f"report    {report}", soft_wrap=True)
-    console.print(f"try next  {_program()} route {run.path} {samples}/*.png", soft_wrap=True)
-    console.print(f"          {_program()} train --data fashion-mnist     (all 70,000 images)", soft_wrap=True)
+    _say(f"report    {report}")
+    _say(f"try next  {_program()} route {run.path} {samples}/*.png")
+    _say(f"          {_program()} train --data fashion-mnist     (all 70,000 images)")
 
 
 def _program() -> str:

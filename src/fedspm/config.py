@@ -4,10 +4,10 @@ import difflib
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, Field, ValidationError
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from fedspm.core.settings import Settings, Strict
 from fedspm.data.federation import Federation
@@ -41,6 +41,12 @@ class Data(Strict):
         0.0, ge=0, lt=1, description="evaluate on this share of the training rows instead of the test rows"
     )
 
+    @field_validator("path")
+    @classmethod
+    def _absolute(cls, path: Path | None) -> Path | None:
+        """So that a run can be resumed from another folder."""
+        return path and path.expanduser().resolve()
+
 
 class Shift(Strict):
     """What clients and components do to the images."""
@@ -55,7 +61,9 @@ class Config(Settings):
     preset: Literal["default", "paper"] = Field("default", description="default: measured best; paper: as printed")
     eval_every: int = Field(10, ge=1, description="rounds between evaluations, each followed by a checkpoint")
     keep_checkpoints: int = Field(2, ge=1, description="how many of the newest checkpoints to keep")
-    workers: int | Literal["auto"] = Field("auto", description="clients trained at the same time; auto: one a core")
+    workers: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
+        "auto", description="clients trained at the same time; auto: one a core"
+    )
     device: str = Field("auto", description="auto, cpu, cuda, mps")
     tensorboard: bool = Field(False, description="also write TensorBoard files")
     data: Data = Data()
@@ -78,7 +86,7 @@ class Config(Settings):
 
 def load_config(path: Path) -> dict[str, Any]:
     try:
-        return tomllib.loads(path.read_text())
+        return tomllib.loads(path.read_text(encoding="utf-8-sig"))
     except FileNotFoundError as error:
         raise FedSPMError(f"there is no configuration file {path}") from error
     except (OSError, UnicodeDecodeError) as error:
@@ -98,7 +106,9 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
         return Config.model_validate(_merged(_defaults(preset), wanted))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "the configuration"
+        table, *rest = first["loc"]
+        inner = rest[:1] if table in ("predictor", "router", "em", "data", "shift") else []
+        where = ".".join(map(str, [table, *inner]))
         raise FedSPMError(f"{where} = {first['input']!r}: {_plain(first['msg'])}") from error
 
 
@@ -129,9 +139,9 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
 
 
 def _defaults(preset: object) -> dict[str, Any]:
-    if preset not in PRESETS:
+    if not isinstance(preset, str) or preset not in PRESETS:
         raise FedSPMError(f"there is no preset {preset!r}; known are {', '.join(PRESETS)}")
-    return _merged(Config().model_dump(), PRESETS[str(preset)])
+    return _merged(Config().model_dump(), PRESETS[preset])
 
 
 def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -152,6 +162,8 @@ def _refuse_unknown_keys(values: Mapping[str, Any], model: type[BaseModel], pref
             hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(model.model_fields)}"
             raise FedSPMError(f"unknown configuration key {prefix + key!r}{hint}")
         inner = model.model_fields[key].annotation
+        if isinstance(value, bool) and inner is not bool:
+            raise FedSPMError(f"{prefix + key} = {str(value).lower()}: a truth value makes no sense here")
         if isinstance(inner, type) and issubclass(inner, BaseModel):
             if not isinstance(value, Mapping):
                 raise FedSPMError(

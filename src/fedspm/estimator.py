@@ -14,12 +14,13 @@ from fedspm.algorithms import algorithm_named
 from fedspm.config import Config, dotted, resolve
 from fedspm.core.local import chunks
 from fedspm.core.replies import Tensors
-from fedspm.data.federation import Federation, as_input, require_finite
+from fedspm.core.settings import Strict
+from fedspm.data.federation import Federation, as_input, as_labels, require_finite
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import Model, evaluate
 from fedspm.runs import GIVEN, IN_MEMORY, Checkpoint, Run, manifest, task_of
-from fedspm.training import begin, current, one_round
+from fedspm.training import begin, one_round, personalised
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -74,11 +75,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def fit(self, federation: Federation) -> "FederatedClassifier":
         """Train on the federation's training rows."""
-        if not isinstance(federation, Federation):
-            raise FedSPMError(
-                f"fit takes a Federation, not {type(federation).__name__}; make one with "
-                'Federation.from_arrays({"north": (x, y), "south": (x2, y2)})'
-            )
+        self._require_federation(federation)
         config = self._config()
         federation.checked()
         networks = self._networks()
@@ -87,12 +84,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             shared = begin(algorithm, engine)
             for number in range(config.rounds):
                 shared = one_round(algorithm, engine, shared, number)
-            model = current(algorithm, engine, shared)
-        self._fitted(model, manifest(federation, algorithm, "FederatedClassifier.fit"))
+            model = personalised(algorithm, engine, shared)
+        self._fitted(model, config, manifest(federation, algorithm, "FederatedClassifier.fit"))
         return self
 
-    def _fitted(self, model: Model, manifest: dict[str, Any]) -> None:
+    def _fitted(self, model: Model, config: Config, manifest: dict[str, Any]) -> None:
         self.model_ = model
+        self.config_ = config
         self.manifest_ = manifest
         self.classes_ = np.asarray(manifest["classes"])
         self.client_names_ = list(model.algorithm.task.names)
@@ -100,12 +98,21 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.scale_ = model.shared["input.scale"].numpy(force=True)
         self.n_features_in_ = int(np.prod(model.algorithm.task.shape))
 
+    def _require_federation(self, federation: object) -> None:
+        if not isinstance(federation, Federation):
+            raise FedSPMError(
+                f"a Federation is needed, not {type(federation).__name__}; make one with "
+                'Federation.from_arrays({"north": (x, y), "south": (x2, y2)})'
+            )
+
     def _config(self) -> Config:
         networks = self._networks()
         flat = {name: getattr(self, name) for name in PLAIN if getattr(self, name) is not None}
         flat |= {
             f"{role}.encoder": GIVEN if role in networks else getattr(self, role) for role in ("predictor", "router")
         }
+        if not isinstance(self.settings or {}, Mapping):
+            raise FedSPMError('settings must be a dict of dotted keys, for instance {"router.steps": 20}')
         return resolve({"data": {"name": IN_MEMORY}}, dotted(flat), dotted(self.settings or {}))
 
     def _networks(self) -> dict[str, nn.Module]:
@@ -126,9 +133,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if client is None:
             return self._collect(x, lambda embedding: self.model_.answer(embedding)[1])
-        if client not in self.client_names_:
+        if str(client) not in self.client_names_:
             raise FedSPMError(f"there is no client {client!r}; known are {', '.join(self.client_names_)}")
-        index = self.client_names_.index(client)
+        index = self.client_names_.index(str(client))
         return self._collect(x, lambda embedding: self.model_.local(index, embedding))
 
     def predict(self, x: Any, client: str | None = None) -> np.ndarray:
@@ -139,18 +146,25 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def score(self, x: Any, y: Any, client: str | None = None) -> float:
         """Accuracy of `predict` on x and y."""
-        labels = np.asarray(y.detach().cpu() if isinstance(y, Tensor) else y)
+        labels = as_labels(y)
         predicted = self.predict(x, client)
         if labels.shape != predicted.shape:
             raise FedSPMError(f"y has shape {labels.shape}, x has {len(predicted)} rows; y needs one label a row")
+        if not len(labels):
+            raise FedSPMError("x has no rows to score")
         return float((predicted == labels).mean())
 
     def evaluate(self, federation: Federation) -> dict[str, Any]:
         """System, average and routing accuracy, and more, on the federation's test rows."""
         check_is_fitted(self)
+        self._require_federation(federation)
         names = list(federation.names)
         if names != self.client_names_:
             raise FedSPMError(f"the model knows the clients {self.client_names_}, this federation has {names}")
+        if federation.shape != self.model_.algorithm.task.shape:
+            raise FedSPMError(
+                f"rows have shape {federation.shape}, the model was trained on {self.model_.algorithm.task.shape}"
+            )
         if not np.array_equal(federation.classes, self.classes_):
             raise FedSPMError("the classes of this federation differ from those the model was trained on")
         return evaluate(self.model_, federation)
@@ -168,9 +182,9 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """Write a folder of safetensors, JSON and TOML, of the same form as a run."""
         check_is_fitted(self)
         model = self.model_
-        run = Run.create(Path(path), self._config(), self.manifest_)
+        run = Run.create(Path(path), self.config_, self.manifest_)
         privates = dict(zip(self.client_names_, model.privates, strict=True))
-        run.save(Checkpoint(self.rounds, 0.0, model.shared, privates), keep=1)
+        run.save(Checkpoint(self.config_.rounds, 0.0, model.shared, privates), keep=1)
 
     @classmethod
     def load(
@@ -183,20 +197,24 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         plain = {name: getattr(config, name) for name in PLAIN}
         others = {role: networks.get(role, getattr(config, role).encoder) for role in ("predictor", "router")}
         estimator = cls(**plain, **others, settings=_differences(config))
-        estimator._fitted(run.model(networks), run.manifest)
+        estimator._fitted(run.model(networks), config, run.manifest)
         return estimator
 
 
 def _differences(config: Config) -> dict[str, Any]:
-    """What a configuration's tables say beyond their preset, by dotted key."""
+    """What a configuration says beyond its preset and the parameters of the estimator, by dotted key."""
     usual = resolve({"preset": config.preset})
-    tables = ("predictor", "router", "em")
-    return {
-        f"{table}.{key}": value
-        for table in tables
-        for key, value in getattr(config, table)
-        if key != "encoder" and value != getattr(getattr(usual, table), key)
-    }
+    different: dict[str, Any] = {}
+    for name, value in config:
+        if isinstance(value, Strict) and name not in ("data", "shift"):
+            pairs = [(f"{name}.{key}", inner, getattr(getattr(usual, name), key)) for key, inner in value]
+        elif isinstance(value, dict):
+            pairs = [(f"{name}.{key}", inner, None) for key, inner in value.items()]
+        else:
+            pairs = [(name, value, getattr(usual, name))]
+        different |= {key: inner for key, inner, default in pairs if inner != default}
+    given = {*PLAIN, "data", "predictor.encoder", "router.encoder"}
+    return {key: value for key, value in different.items() if key not in given}
 
 
 PLAIN = ("algorithm", "components", "rounds", "horizon", "variant", "preset", "workers", "device", "seed")

@@ -12,6 +12,9 @@ from typing import Any
 
 from fedspm.errors import DamagedFile, FedSPMError
 
+UMASK = os.umask(0)  # there is no way to read it without setting it
+os.umask(UMASK)
+
 
 def write_atomically(path: Path, content: str | bytes) -> None:
     """All of it or nothing: written beside the target, flushed to the disk, then renamed over it."""
@@ -23,7 +26,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o644)
+            os.chmod(temporary, 0o666 & ~UMASK)
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -42,7 +45,7 @@ def folder_atomically(path: Path) -> Iterator[Path]:
                 if file.is_file():
                     _flush(file)
             _flush(temporary)
-            temporary.chmod(0o755)
+            temporary.chmod(0o777 & ~UMASK)
             if path.exists():
                 shutil.rmtree(path)
             os.replace(temporary, path)
@@ -74,7 +77,7 @@ def explained(path: Path) -> Iterator[None]:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text())
+        return json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise DamagedFile(f"{path} is missing") from error
     except (OSError, ValueError) as error:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedspm.core.local import chunks
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import Model
 from fedspm.runs import Run
@@ -14,19 +15,26 @@ from fedspm.runs import Run
 
 def answer(run: Run, rows: Sequence[Tensor]) -> list[dict[str, Any]]:
     """One reply a row: client, posterior, prediction, probabilities."""
+    low, high = run.manifest.get("range", (0.0, 1.0))
+    if low < -0.01 or high > 1.01:
+        raise FedSPMError(
+            f"{run.path} was trained on values from {low:g} to {high:g}, image files are read as values from 0 to 1; "
+            "ask it from Python, with FederatedClassifier.load"
+        )
     model = run.model()
     if not model.algorithm.routes:
         raise FedSPMError(f"{run.path}: {run.config.algorithm} cannot route; ask one client with FederatedClassifier")
-    return replies(model, torch.stack(list(rows)), run.classes)
+    answers = [replies(model, x, run.classes) for x in chunks(torch.stack(list(rows)))]
+    return [reply for part in answers for reply in part]
 
 
 @torch.no_grad()
 def replies(model: Model, x: Tensor, classes: np.ndarray) -> list[dict[str, Any]]:
     embedding = model.embed(x)
     posterior = model.posterior(embedding)
-    client, probabilities = model.answer(embedding)
     assert posterior is not None
-    assert client is not None
+    client = posterior.argmax(1)
+    probabilities = model.routed(client, embedding)
     names = model.algorithm.task.names
     return [
         {

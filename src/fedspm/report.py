@@ -24,7 +24,7 @@ QUERIES = 6
 def write_report(run: Run, model: Model, federation: Federation) -> tuple[Path, Path]:
     """Write report.html and, for images, a sample query a client; returns both paths."""
     path, samples = run.path / "report.html", run.path / "samples"
-    template = jinja2.Template(Path(__file__).with_name("report.html.j2").read_text(), autoescape=True)
+    template = jinja2.Template(Path(__file__).with_name("report.html.j2").read_text("utf-8"), autoescape=True)
     page = template.render(
         run=run.path.name,
         manifest=run.manifest,

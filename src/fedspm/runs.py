@@ -75,6 +75,9 @@ class Run:
     @property
     def manifest(self) -> dict[str, Any]:
         content: dict[str, Any] = read_json(self.path / "manifest.json")
+        needed = ("clients", "counts", "classes", "shape", "data_fingerprint", "encoders")
+        if not isinstance(content, dict) or any(key not in content for key in needed):
+            raise DamagedFile(f"{self.path / 'manifest.json'} is damaged: it lacks one of {', '.join(needed)}")
         return content
 
     @property
@@ -100,6 +103,7 @@ class Run:
         """The newest checkpoint, ready to route and predict."""
         algorithm = self.algorithm(networks)
         checkpoint = self.latest()
+        algorithm.require_fit(checkpoint.shared)
         return Model(algorithm, checkpoint.shared, [checkpoint.privates[name] for name in self.task.names])
 
     # -- metrics -----------------------------------------------------------------------------------------------------
@@ -108,15 +112,23 @@ class Run:
         path = self.path / "metrics.jsonl"
         if not path.exists():
             return []
-        try:
-            return [json.loads(line) for line in path.read_text().splitlines()]
-        except ValueError as error:
-            raise DamagedFile(f"{path} is damaged: {error}") from error
+        lines = []
+        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+            try:
+                line = json.loads(text)
+                line["round"] + 0
+            except (ValueError, KeyError, TypeError) as error:
+                raise DamagedFile(f"{path} is damaged in line {number}; delete that line and those after it") from error
+            lines.append(line)
+        return lines
 
     def last_metrics(self) -> dict[str, Any]:
         metrics = self.metrics()
         if not metrics:
-            raise FedSPMError(f"{self.path} has not been evaluated yet; `fedspm resume {self.path}` trains on")
+            how = f"`fedspm resume {self.path}` trains on"
+            if self.config.data.name == IN_MEMORY:
+                how = "use FederatedClassifier.load(path).evaluate(federation)"
+            raise FedSPMError(f"{self.path} has no metrics; {how}")
         return metrics[-1]
 
     def record(self, metrics: Mapping[str, Any]) -> None:
@@ -137,7 +149,7 @@ class Run:
                 files[name] = f"clients/{i:05d}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:60]}.safetensors"
                 save_file(_plain(private), temporary / files[name])
             state = {"round": checkpoint.round, "seconds": checkpoint.seconds, "clients": files}
-            (temporary / "state.json").write_text(json.dumps(state, indent=2, ensure_ascii=False))
+            (temporary / "state.json").write_text(json.dumps(state, indent=2, ensure_ascii=False), "utf-8")
         for old in self._folders()[:-keep]:
             shutil.rmtree(old)
 
@@ -149,8 +161,8 @@ class Run:
         if not folders:
             raise FedSPMError(f"{self.path} has no checkpoint yet; start the training anew in another folder")
         folder = folders[-1]
-        state = read_json(folder / "state.json")
         try:
+            state = read_json(folder / "state.json")
             files = dict(state["clients"])
             shared = _load(folder / "shared.safetensors")
             privates = {name: _load(folder / file) for name, file in files.items()}
@@ -163,12 +175,18 @@ class Run:
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFile(f"{folder / 'state.json'} is damaged: {error!r}") from error
 
+    def sweep(self) -> None:
+        """Remove what a killed process left half-written."""
+        for folder in (self.path, self._checkpoints):
+            for leftover in folder.glob(".*"):
+                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+
     @property
     def _checkpoints(self) -> Path:
         return self.path / "checkpoints"
 
     def _folders(self) -> list[Path]:
-        return sorted(self._checkpoints.glob("round-*"))
+        return sorted(self._checkpoints.glob("round-*"), key=lambda folder: int(folder.name.removeprefix("round-")))
 
     # -- the data it was made from -----------------------------------------------------------------------------------
 
@@ -191,7 +209,7 @@ GIVEN = "given"  # encoder of a model whose network was given from Python
 
 def refuse_existing(path: Path) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        hint = f", or go on with it: `fedspm resume {path}`" if (path / "manifest.json").exists() else ""
+        hint = f", or go on with it: `fedspm resume {path}`" if (path / "metrics.jsonl").exists() else ""
         raise FedSPMError(f"{path} already exists and is not touched; choose another folder{hint}")
 
 
@@ -230,6 +248,8 @@ def manifest(federation: Federation, algorithm: Algorithm, command: str) -> dict
         "counts": list(federation.counts),
         "classes": federation.classes.tolist(),
         "shape": list(federation.shape),
+        "range": federation.range,
+        "components": algorithm.settings.components,
         "encoders": algorithm.sizes(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
         "machine": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},

@@ -8,6 +8,7 @@ from types import FrameType
 from typing import Any
 
 from rich.console import Console
+from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.table import Table
 
@@ -72,7 +73,7 @@ def watching(rounds: int, done: int = 0, tensorboard: Path | None = None) -> Ite
 
 def results_table(metrics: dict[str, Any], title: str) -> Table:
     """System, average and routing accuracy, then a row a client."""
-    table = Table(title=title, title_justify="left", title_style="bold")
+    table = Table(title=escape(title), title_justify="left", title_style="bold")
     table.add_column("")
     for heading in ("system", "average", "routing", "test rows"):
         table.add_column(heading, justify="right")
@@ -81,7 +82,7 @@ def results_table(metrics: dict[str, Any], title: str) -> Table:
     table.add_row("all clients", *map(_share, everybody), f"{rows:,}", style="bold", end_section=True)
     for name, client in metrics["clients"].items():
         values = (client["system_accuracy"], client["accuracy"], client.get("routing_accuracy"))
-        table.add_row(name, *map(_share, values), f"{client['rows']:,}")
+        table.add_row(escape(name), *map(_share, values), f"{client['rows']:,}")
     return table
 
 

@@ -1,7 +1,6 @@
 """A training from its first round to its last: rounds, evaluations, checkpoints, and going on after a stop."""
 
 import time
-from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
 
 from fedspm.config import Config
@@ -23,12 +22,6 @@ class Watcher(Protocol):
     def evaluated(self, metrics: dict[str, Any]) -> None: ...
 
 
-@dataclass
-class Outcome:
-    model: Model
-    round: int
-
-
 def one_round(algorithm: Algorithm, engine: LocalEngine, shared: Tensors, number: int) -> Tensors:
     """The shared state after round `number`, counted from zero."""
     engine.round = number
@@ -41,8 +34,8 @@ def begin(algorithm: Algorithm, engine: LocalEngine) -> Tensors:
     return algorithm.start(engine)
 
 
-def current(algorithm: Algorithm, engine: LocalEngine, shared: Tensors) -> Model:
-    """The model as it stands, after whatever clients do on their own before they are evaluated."""
+def personalised(algorithm: Algorithm, engine: LocalEngine, shared: Tensors) -> Model:
+    """The model as it is evaluated: after whatever clients do on their own for that."""
     if algorithm.personalises():
         engine(algorithm.personalise, shared)
     return Model(algorithm, engine.send(shared), list(engine.privates.values()))
@@ -55,38 +48,57 @@ def train(
     run: Run,
     watcher: Watcher,
     checkpoint: Checkpoint | None = None,
-) -> Outcome:
+) -> int:
     """Train to the end of the configuration, from the start or from a checkpoint, filling the run folder.
 
-    Metrics are written before the checkpoint of the same round, so a kill between the two loses neither.
+    Metrics are written before the checkpoint of the same round, so a kill between the two loses neither. Returns the
+    number of rounds done, which is less than all if the watcher stopped it.
     """
     with LocalEngine(federation, seed=config.seed, workers=config.workers, device=config.device) as engine:
         if checkpoint is None:
             shared, done, seconds = begin(algorithm, engine), 0, 0.0
             run.save(Checkpoint(0, 0.0, shared, engine.privates), config.keep_checkpoints)
         else:
-            shared = checkpoint.shared
+            shared, done, seconds = checkpoint.shared, checkpoint.round, checkpoint.seconds
             engine.privates = {name: engine.send(private) for name, private in checkpoint.privates.items()}
-            done, seconds = checkpoint.round, checkpoint.seconds
-        last_seconds, last_round = seconds, done
-        began = time.perf_counter()
-        for number in range(done, config.rounds):
-            shared = one_round(algorithm, engine, shared, number)
-            done = number + 1
+        clock = Clock(seconds, done)
+        while done < config.rounds:
+            shared = one_round(algorithm, engine, shared, done)
+            done += 1
             stop = watcher.round_done(done)
-            finished = done == config.rounds
-            if done % config.eval_every == 0 or finished:
-                seconds += time.perf_counter() - began
-                metrics = {"round": done, **evaluate(current(algorithm, engine, shared), federation, engine.map)}
-                metrics["seconds"] = round(seconds, 3)
-                metrics["seconds_per_round"] = round((seconds - last_seconds) / (done - last_round), 4)
-                last_seconds, last_round = seconds, done
-                run.record(metrics)
-                began = time.perf_counter()
-                watcher.evaluated(metrics)
-            if done % config.eval_every == 0 or finished or stop:
-                elapsed = seconds + time.perf_counter() - began
-                run.save(Checkpoint(done, elapsed, shared, engine.privates), config.keep_checkpoints)
+            last = done == config.rounds
+            if due := last or done % config.eval_every == 0:
+                timing = clock.stop(done)
+                metrics = {"round": done, **evaluate(personalised(algorithm, engine, shared), federation, engine.map)}
+                run.record(metrics | timing)
+                watcher.evaluated(metrics | timing)
+                clock.start()
+            if due or stop:
+                run.save(Checkpoint(done, clock.seconds(), shared, engine.privates), config.keep_checkpoints)
             if stop:
-                break
-        return Outcome(current(algorithm, engine, shared), done)
+                return done
+        if done not in {line["round"] for line in run.metrics()}:  # a finished run whose metrics were lost
+            metrics = evaluate(personalised(algorithm, engine, shared), federation, engine.map)
+            run.record({"round": done, **metrics, "seconds": seconds, "seconds_per_round": seconds / done})
+    return done
+
+
+class Clock:
+    """Seconds of training, without the time that evaluation takes."""
+
+    def __init__(self, seconds: float, done: int):
+        self._before = self._at_last = seconds
+        self._done_at_last = done
+        self.start()
+
+    def start(self) -> None:
+        self._began = time.perf_counter()
+
+    def seconds(self) -> float:
+        return self._before + time.perf_counter() - self._began
+
+    def stop(self, done: int) -> dict[str, float]:
+        self._before = self.seconds()
+        each = (self._before - self._at_last) / (done - self._done_at_last)
+        self._at_last, self._done_at_last = self._before, done
+        return {"seconds": round(self._before, 3), "seconds_per_round": round(each, 4)}

@@ -24,7 +24,7 @@ def broken(value, at=(3, 1)):
         ({"north": (X, Y)}, "at least two clients, this one has 1"),
         (GOOD | {"west": (X[:0], Y[:0])}, "client 'west' has no rows"),
         (GOOD | {"west": (X[:1], Y[:1])}, "client 'west' has only one row"),
-        (GOOD | {"west": (broken(np.nan), Y)}, "client 'west', training rows: row 3 has a value that is not finite"),
+        (GOOD | {"west": (broken(np.nan), Y)}, "client 'west', training rows: row 3 has a value that is not a finite"),
         (GOOD | {"west": (broken(np.inf), Y)}, "client 'west', training rows: row 3"),
         (GOOD | {"west": (X[:, :2], Y)}, r"client 'west' has rows of shape \(2,\), client 'north' of shape \(3,\)"),
         (GOOD | {"west": (X, Y[:5])}, "client 'west': y has shape"),
@@ -33,6 +33,9 @@ def broken(value, at=(3, 1)):
         (GOOD | {"west": (X, Y + 0.5)}, "labels must be integers or strings"),
         (GOOD | {"west": ([["a", "b"]], [1])}, "client 'west': x cannot be read as an array of numbers"),
         ({"north": (X, Y * 0), "south": (X, Y * 0)}, "one class only"),
+        ({1: (X, Y), "1": (X, Y)}, "same name"),
+        (GOOD | {"west": (X, [0, "a"] * 10)}, "some labels are strings and some are not"),
+        (GOOD | {"west": (X, np.array([None, "a"] * 10, dtype=object))}, "some labels are strings and some are not"),
     ],
 )
 @pytest.mark.filterwarnings("ignore::UserWarning")
@@ -80,3 +83,8 @@ def test_rows_are_held_out_by_fraction():
     federation = Federation.from_arrays(GOOD, test_fraction=0.25)
     assert [len(part) for part in federation.test] == [5, 5]
     assert federation.counts == (15, 15)
+
+
+def test_whole_numbers_in_an_object_array_stay_whole_numbers():
+    federation = Federation.from_arrays({name: (X, Y.astype(object)) for name in ("north", "south")})
+    assert federation.classes.tolist() == [0, 1]

@@ -1,4 +1,4 @@
-"""eq. 1: a client is a mixture, P_i = Σ_c π_ic P_ic: in the constructed data, and in what the model predicts."""
+"""eq. 1: a client is a mixture, P_i = Σ_c π_ic P_ic, with z_ij drawn from π_i, in the constructed data."""
 
 import numpy as np
 

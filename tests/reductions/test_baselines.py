@@ -10,7 +10,7 @@ from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import evaluate
 from fedspm.runs import task_of
-from fedspm.training import begin, current, one_round
+from fedspm.training import begin, one_round, personalised
 
 
 def trained(federation, name, workers=1, **changes):
@@ -20,7 +20,7 @@ def trained(federation, name, workers=1, **changes):
         shared = begin(algorithm, engine)
         for number in range(settings.rounds):
             shared = one_round(algorithm, engine, shared, number)
-        return current(algorithm, engine, shared)
+        return personalised(algorithm, engine, shared)
 
 
 def answers(model, federation):

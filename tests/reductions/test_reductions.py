@@ -11,7 +11,7 @@ from fedspm.core.settings import Settings
 from fedspm.engines.local import LocalEngine
 from fedspm.evaluation import Model
 from fedspm.runs import task_of
-from fedspm.training import begin, current, one_round
+from fedspm.training import begin, one_round, personalised
 
 
 def trained(federation, settings):
@@ -20,7 +20,7 @@ def trained(federation, settings):
         shared = begin(algorithm, engine)
         for number in range(settings.rounds):
             shared = one_round(algorithm, engine, shared, number)
-        return current(algorithm, engine, shared)
+        return personalised(algorithm, engine, shared)
 
 
 def test_1x_and_cx_agree_for_one_component(vectors):

@@ -64,8 +64,9 @@ class FedGMM(FedEM, DensityRatios):
         return reply, client.private | {"mixing": mixing}
 
     def weigh(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
-        """Weighted moments of the features under the new router encoder."""
+        """Weighted moments of the features under the new router encoder; components below `min_count` rows stay."""
         w = client.private["responsibilities"].cpu().double()
+        w = w * (w.sum(0) >= self.settings.min_count)
         with torch.no_grad():
             features = torch.cat([self.router(shared, self.standardise(shared, x)).cpu() for x in chunks(client.x)])
         h = features[:, 0].double()

@@ -16,7 +16,7 @@ from fedspm.core.local import Batch, Client, minimise
 from fedspm.core.replies import Mean, Reply, Rows, Tensors
 from fedspm.core.settings import Block, Settings, Strict
 from fedspm.encoders import Encoder, build_encoder
-from fedspm.errors import FedSPMError
+from fedspm.errors import DamagedFile, FedSPMError
 
 Answer = TypeVar("Answer", bound=Reply)
 Step = Callable[..., tuple[Answer, Tensors]]  # step(client, shared, …) → (reply, the client's new private state)
@@ -85,11 +85,22 @@ class Algorithm(ABC):
         """The encoder of a role: the network that was given for it, or the one that the settings name."""
         block: Block = getattr(self.settings, role)
         source = self._networks.get(role, block.encoder)
-        encoder = build_encoder(
-            role, source, self.task.shape, block.dimension, block.normalisation, copies, self.settings.seed
-        )
+        normalise = self.settings.predictor.normalisation
+        encoder = build_encoder(role, source, self.task.shape, block.dimension, normalise, copies, self.settings.seed)
         self.encoders.append(encoder)
         return encoder
+
+    def require_fit(self, shared: Tensors) -> None:
+        """Refuse a shared state that belongs to other encoders, components or clients."""
+        expected = {name: value.shape for encoder in self.encoders for name, value in encoder.initial().items()}
+        if "tau" in shared:
+            expected["tau"] = torch.Size((self.task.clients, self.settings.components))
+        for name, shape in expected.items():
+            if name not in shared or shared[name].shape != shape:
+                found = f"has shape {tuple(shared[name].shape)}" if name in shared else "is missing"
+                raise DamagedFile(
+                    f"the checkpoint does not fit its configuration: {name} {found}, expected {tuple(shape)}"
+                )
 
     def sizes(self) -> dict[str, dict[str, int]]:
         """Parameters and multiply-adds a row of every encoder."""

@@ -6,7 +6,7 @@ from pydantic import BaseModel, ConfigDict, Field
 
 
 class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 class Block(Strict):
@@ -14,11 +14,14 @@ class Block(Strict):
 
     encoder: str = Field(description="resnet, cnn, mlp, auto (by the shape of x), or package.module:factory")
     dimension: int = Field(32, ge=1, description="output size of the encoder")
-    normalisation: Literal["group", "batch", "none"] = Field("group", description="normalisation inside the encoder")
     learning_rate: float = Field(0.01, gt=0, description="at round 0; annealed to zero by a cosine over the horizon")
     momentum: float = Field(ge=0, lt=1, description="starts at zero in every round")
     steps: int = Field(ge=0, description="local steps a round")
     batch_size: int = Field(128, ge=1, description="rows a step")
+
+
+class Predictor(Block):
+    normalisation: Literal["group", "batch", "none"] = Field("group", description="normalisation inside the ResNet")
 
 
 class EM(Strict):
@@ -40,7 +43,7 @@ class Settings(Strict):
     horizon: int | None = Field(None, ge=1, description="length of the annealing schedule; the rounds if not given")
     seed: int = Field(0, ge=0, description="everything random is derived from it")
     min_count: int = Field(10, ge=1, description="no sum over fewer rows than this leaves a client")
-    predictor: Block = Block(encoder="auto", momentum=0.9, steps=10)
+    predictor: Predictor = Predictor(encoder="auto", momentum=0.9, steps=10)
     router: Block = Block(encoder="auto", momentum=0.95, steps=15)
     em: EM = EM()
     options: dict[str, float | int | bool | str] = Field({}, description="what only this algorithm knows; see its page")

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import ArrayLike
 from torch import Tensor
 
 from fedspm.errors import FedSPMError
@@ -52,8 +51,8 @@ class Federation:
     @classmethod
     def from_arrays(
         cls,
-        train: Mapping[str, Arrays],
-        test: Mapping[str, Arrays] | None = None,
+        train: Mapping[Any, Arrays],
+        test: Mapping[Any, Arrays] | None = None,
         *,
         test_fraction: float | None = None,
         seed: int = 0,
@@ -64,19 +63,26 @@ class Federation:
         """
         if test is not None and test_fraction is not None:
             raise FedSPMError("give either test or test_fraction, not both")
+        for what, given in (("train", train), ("test", test)):
+            if given is not None and not isinstance(given, Mapping):
+                raise FedSPMError(
+                    f'{what} must be a dict with one entry a client: {{"north": (x, y), "south": (x2, y2)}}'
+                )
+            if given is not None and len({str(name) for name in given}) < len(given):
+                raise FedSPMError(f"two clients in {what} have the same name; names must differ")
         names = tuple(str(name) for name in train)
         raw = {str(name): _arrays(value, f"client {name!r}") for name, value in train.items()}
         classes = np.unique(np.concatenate([y for _, y in raw.values()])) if raw else np.empty(0)
         parts = [Part(x, _encode(y, classes, f"client {name!r}")) for name, (x, y) in raw.items()]
         tests: tuple[Part, ...] | None = None
         if test is not None:
-            given = {str(name): value for name, value in test.items()}
-            if unknown := sorted(set(given) - set(names)):
+            tested = {str(name): value for name, value in test.items()}
+            if unknown := sorted(set(tested) - set(names)):
                 raise FedSPMError(
                     f"test rows are given for {unknown[0]!r}, which is not one of the clients {list(names)}"
                 )
             tests = tuple(
-                _test_part(given.get(name), classes, name, like=part) for name, part in zip(names, parts, strict=True)
+                _test_part(tested.get(name), classes, name, like=part) for name, part in zip(names, parts, strict=True)
             )
         elif test_fraction is not None:
             split = [_split(part, test_fraction, (seed, name)) for name, part in zip(names, parts, strict=True)]
@@ -90,8 +96,6 @@ class Federation:
                 f"a federation needs at least two clients, this one has {len(self.names)}: "
                 "with fewer there is nobody to route to or learn with"
             )
-        if len(set(self.names)) < len(self.names):
-            raise FedSPMError("two clients have the same name; names must differ")
         shape = self.train[0].x.shape[1:]
         for name, part in zip(self.names, self.train, strict=True):
             if len(part) < 2:
@@ -129,17 +133,20 @@ class Federation:
         """Training rows of each client: n_i."""
         return tuple(len(part) for part in self.train)
 
+    @property
+    def range(self) -> list[float]:
+        """Smallest and largest value of the training rows."""
+        return [min(float(part.x.min()) for part in self.train), max(float(part.x.max()) for part in self.train)]
+
     @cached_property
     def fingerprint(self) -> str:
         """Changes when any name, label or value changes: a resumed run checks that its data is still the same."""
         digest = hashlib.sha256("\x1f".join(self.names).encode() + str(self.classes.tolist()).encode())
         for part in (*self.train, *(self.test or ())):
             digest.update(str(tuple(part.x.shape)).encode() + part.y.numpy().tobytes())
-            digest.update(_memory(part.x))
+            if part.x.numel():
+                digest.update(_memory(part.x))
         return digest.hexdigest()[:16]
-
-    def encode(self, y: ArrayLike) -> Tensor:
-        return _encode(np.asarray(y), self.classes, "y")
 
     def with_validation(self, fraction: float, seed: int) -> "Federation":
         """Hold out a part of every client's training rows and evaluate on it; the test rows are not touched at all."""
@@ -176,13 +183,35 @@ def as_input(x: Any, shape: Sequence[int] | None = None, where: str = "x") -> Te
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor.contiguous()
 
 
+def as_labels(y: Any, where: str = "y") -> np.ndarray:
+    """Labels as an array of whole numbers or of strings, and nothing in between."""
+    try:
+        labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    except ValueError as error:
+        raise FedSPMError(f"{where}: y cannot be read as a list of labels ({error})") from error
+    given = labels.tolist() if labels.dtype.kind == "O" else y if isinstance(y, list | tuple) else []
+    if given and len({isinstance(label, str | bytes) for label in given}) > 1:
+        raise FedSPMError(
+            f"{where}: some labels are strings and some are not; use one kind, and leave out rows without one"
+        )
+    if labels.dtype.kind == "O":
+        labels = np.asarray(given)
+    if labels.dtype.kind == "S":
+        labels = labels.astype(str)
+    if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == labels.astype(np.int64)).all():
+        labels = labels.astype(np.int64)
+    if labels.dtype.kind not in "iubU":
+        raise FedSPMError(f"{where}: labels must be integers or strings, these are {labels.dtype}")
+    return labels
+
+
 def require_finite(x: Tensor, where: str) -> None:
     for start in range(0, len(x), 8192):  # in pieces: a mask over everything would double the memory
         bad = ~torch.isfinite(x[start : start + 8192]).flatten(1).all(1)
         if bad.any():
             row = start + int(bad.nonzero()[0])
             raise FedSPMError(
-                f"{where}: row {row} has a value that is not finite (NaN or infinity); remove or impute it"
+                f"{where}: row {row} has a value that is not a finite 32-bit number (NaN, infinity, too large)"
             )
 
 
@@ -195,20 +224,14 @@ def _arrays(value: Any, where: str) -> tuple[Tensor, np.ndarray]:
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise FedSPMError(f"{where}: give a pair (x, y)")
     x = as_input(value[0], where=where)
-    y = np.asarray(value[1].detach().cpu() if isinstance(value[1], Tensor) else value[1])
+    y = as_labels(value[1], where)
     if y.ndim != 1 or len(y) != len(x):
         raise FedSPMError(f"{where}: y has shape {y.shape}, x has {len(x)} rows; y needs one label a row")
-    if y.dtype.kind == "f" and np.isfinite(y).all() and (y == y.astype(np.int64)).all():
-        y = y.astype(np.int64)
-    if y.dtype.kind == "O":
-        y = y.astype(str)
-    if y.dtype.kind not in "iubUS":
-        raise FedSPMError(f"{where}: labels must be integers or strings, these are {y.dtype}")
     return x, y
 
 
 def _encode(y: np.ndarray, classes: np.ndarray, where: str) -> Tensor:
-    if (classes.dtype.kind in "US") != (y.dtype.kind in "US"):
+    if (classes.dtype.kind == "U") != (y.dtype.kind == "U"):
         raise FedSPMError(
             f"{where}: labels are {y.dtype}, the training labels are {classes.dtype}; use one kind for all"
         )

@@ -17,7 +17,10 @@ def read_image(path: Path, shape: tuple[int, ...]) -> Tensor:
         raise FedSPMError(f"{path}: the model takes rows of shape {shape}, not images")
     try:
         with Image.open(path) as opened:
-            upright = ImageOps.exif_transpose(opened).convert("RGB" if shape[0] == 3 else "L")
+            upright = ImageOps.exif_transpose(opened)
+            if upright.mode.startswith("I"):  # 16 bits a pixel
+                upright = Image.fromarray((np.asarray(upright) / 257).astype(np.uint8))
+            upright = upright.convert("RGB" if shape[0] == 3 else "L")
     except FileNotFoundError as error:
         raise FedSPMError(f"there is no image {path}") from error
     except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:

@@ -3,12 +3,14 @@
 import copy
 import importlib
 import threading
+import warnings
 from collections.abc import Callable, Mapping
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.func import functional_call
+from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedspm.encoders.cnn import CNN
@@ -94,7 +96,7 @@ class Encoder:
         with torch.no_grad():
             try:
                 answer = self(self.initial(), torch.zeros(2, *self._shape))
-            except (RuntimeError, ValueError, TypeError) as error:
+            except (RuntimeError, ValueError, TypeError, AttributeError) as error:
                 reason = str(error).splitlines()[0]
                 raise FedSPMError(
                     f"the {self.role} encoder does not take rows of shape {self._shape}: {reason}"
@@ -114,7 +116,19 @@ def build_encoder(
     for c in range(copies):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(seed, "encoder", role, c))
-            networks.append(_network(role, source, shape, dimension, normalise, fresh=c > 0))
+            try:
+                networks.append(_network(role, source, shape, dimension, normalise, fresh=c > 0))
+            except (RuntimeError, TypeError, AttributeError) as error:
+                reason = str(error).splitlines()[0]
+                raise FedSPMError(
+                    f"the {role} encoder {source!r} cannot be made for rows of shape {shape}: {reason}"
+                ) from error
+    if any(isinstance(part, _DropoutNd) for part in networks[0].modules()):
+        warnings.warn(
+            f"the {role} encoder has dropout, which draws from a generator that workers share: "
+            "two trainings will not be the same to the bit",
+            stacklevel=2,
+        )
     return Encoder(role, networks, shape)
 
 

@@ -19,7 +19,7 @@ from fedspm.core.algorithm import Algorithm, Answer, Step
 from fedspm.core.local import Client
 from fedspm.core.replies import Tensors
 from fedspm.data.federation import Federation
-from fedspm.errors import TrainingFailed
+from fedspm.errors import FedSPMError, TrainingFailed
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -96,6 +96,10 @@ class LocalEngine:
 
 def choose_device(wanted: str) -> str:
     if wanted != "auto":
+        try:
+            torch.zeros(1, device=wanted)
+        except (RuntimeError, AssertionError) as error:
+            raise FedSPMError(f"device = {wanted!r} cannot be used here: {str(error).splitlines()[0]}") from error
         return wanted
     if torch.cuda.is_available():
         return "cuda"

@@ -16,17 +16,24 @@ from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, one_hot
 
+from fedspm.randomness import torch_generator
+
 GRID = 7  # images are averaged down to at most 7 × 7
+LONGEST = 256  # features beyond which second moments would be too large to send
 ITERATIONS = 10
 PLACEMENTS = 5
 SOFTNESS = 0.03  # share of a row that is spread over all components, so that none starts empty
 
 
 def coarse(x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n f"]:
-    """A standardised image as an average over a coarse grid; a vector as it is."""
+    """A standardised image as an average over a coarse grid; a vector as it is, a long one projected at random."""
     if x.ndim == 4:
         x = adaptive_avg_pool2d(x, (min(GRID, x.shape[2]), min(GRID, x.shape[3])))
-    return x.flatten(1)
+    x = x.flatten(1)
+    if x.shape[1] > LONGEST:
+        projection = torch.randn(x.shape[1], LONGEST, generator=torch_generator("coarse", x.shape[1]))
+        x = x @ (projection / math.sqrt(LONGEST)).to(x.device)
+    return x
 
 
 def first_centres(scatter: Float[Tensor, "f f"], components: int) -> Float[Tensor, "c f"]:
