@@ -2,8 +2,8 @@
 
 A row of client i in cluster c is taken as o_i + μ_c + noise. The centres μ are shared, so that component c means the
 same for everybody; the offset o_i, which stays at the client, takes up what sets the client apart, so that clusters
-are found inside clients and not between them. Only counts and sums leave a client. The centres start along the first
-principal axis within clients: second moments, and nothing random.
+are found inside clients and not between them. Only counts and sums leave a client. The centres start along one of the
+first principal axes within clients, the one along which two clusters separate best: second moments, and nothing random.
 
 There may be fewer clusters than components: to split what belongs together costs every half the other half's rows.
 Their number is the one with the largest Calinski–Harabasz index, and the other components start nearly empty.
@@ -20,6 +20,8 @@ from fedspm.randomness import torch_generator
 
 GRID = 7  # images are averaged down to at most 7 × 7
 LONGEST = 256  # features beyond which second moments would be too large to send
+AXES = 4  # principal axes along which two clusters are tried
+GLANCES = 3  # iterations of each try
 ITERATIONS = 10
 PLACEMENTS = 5
 SOFTNESS = 0.03  # share of a row that is spread over all components, so that none starts empty
@@ -36,12 +38,12 @@ def coarse(x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n f"]:
     return x
 
 
-def first_centres(scatter: Float[Tensor, "f f"], components: int) -> Float[Tensor, "c f"]:
-    """C points along the first principal axis of the scatter, from one standard deviation below zero to one above."""
+def first_centres(scatter: Float[Tensor, "f f"], clusters: int, axis: int = 0) -> Float[Tensor, "clusters f"]:
+    """Points along a principal axis of the scatter (0: the first), from a standard deviation below zero to one above."""
     values, vectors = torch.linalg.eigh(scatter)
-    axis = vectors[:, -1] * values[-1].clamp_min(0).sqrt()
-    axis = axis * torch.sign(axis[axis.abs().argmax()])  # an eigenvector has no sign of its own
-    centres: Tensor = torch.linspace(-1, 1, components, dtype=axis.dtype)[:, None] * axis
+    along = vectors[:, -1 - axis] * values[-1 - axis].clamp_min(0).sqrt()
+    along = along * torch.sign(along[along.abs().argmax()])  # an eigenvector has no sign of its own
+    centres: Tensor = torch.linspace(-1, 1, clusters, dtype=along.dtype)[:, None] * along
     return centres
 
 

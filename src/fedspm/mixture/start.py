@@ -47,32 +47,34 @@ class ComponentStart(Algorithm):
         components = self.settings.components
         if self.settings.em.start == "random":
             return torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
-        centres, scale = self.find_centres(shared, exchange)
-        return exchange(self.settle, shared, centres=centres, scale=scale).stack("tau", self.task.names)
+        centres = self.find_centres(shared, exchange)
+        return exchange(self.settle, shared, centres=centres).stack("tau", self.task.names)
 
-    def find_centres(
-        self, shared: Tensors, exchange: Exchange
-    ) -> tuple[Float[Tensor, "clusters f"], Float[Tensor, " f"]]:
-        """The centres of the 2 … C clusters that are best separated, and the scale that features are divided by.
-
-        Pixels have a common unit; the features of vectors are brought to one by their spread within clients.
-        """
+    def find_centres(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "clusters f"]:
+        """The best separated clusters: two along the best of the first principal axes, then up to C along that one."""
         moments = exchange(self.moments, shared).totals()
-        scatter, count = moments["products"], moments["count"].clamp_min(1)
-        spread = (scatter.diagonal() / count).sqrt()
-        images = len(self.task.shape) == 3
-        scale = torch.where((spread > 0) & torch.tensor(not images), spread, 1.0)
-        scatter = scatter / torch.outer(scale, scale)
-        best, highest = torch.zeros(1, len(scatter), dtype=scatter.dtype), -math.inf
-        for clusters in range(2, self.settings.components + 1):
-            centres = initialise.first_centres(scatter / count, clusters)
-            for _ in range(initialise.ITERATIONS):
-                sums = exchange(self.cluster, shared, centres=centres, scale=scale).totals()
+        scatter = moments["products"] / moments["count"].clamp_min(1)
+        best = torch.zeros(1, len(scatter), dtype=scatter.dtype)
+        if self.settings.components == 1:
+            return best
+
+        def clustered(clusters: int, axis: int, iterations: int) -> tuple[Tensor, float]:
+            centres = initialise.first_centres(scatter, clusters, axis)
+            for _ in range(iterations):
+                sums = exchange(self.cluster, shared, centres=centres).totals()
                 centres = initialise.moved(centres, sums["count"], sums["sum"])
-            separation = initialise.separation(sums["count"], sums["sum"], sums["square"])
-            if separation > highest and sums["count"].sum() > sum(self.task.counts) / 2:  # most rows could be shown
+            if sums["count"].sum() <= sum(self.task.counts) / 2:  # most rows are in clusters too small to be shown
+                return centres, -math.inf
+            return centres, initialise.separation(sums["count"], sums["sum"], sums["square"])
+
+        axes = range(min(initialise.AXES, len(scatter)))
+        axis = max(axes, key=lambda candidate: clustered(2, candidate, initialise.GLANCES)[1])
+        highest = -math.inf
+        for clusters in range(2, self.settings.components + 1):
+            centres, separation = clustered(clusters, axis, initialise.ITERATIONS)
+            if separation > highest:
                 best, highest = centres, separation
-        return best, scale
+        return best
 
     def moments(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Count and products of the coarse features around the client's own mean."""
@@ -82,17 +84,17 @@ class ComponentStart(Algorithm):
         count = torch.tensor(float(len(shown)), dtype=torch.float64)
         return Mean(1, count=count, products=shown.T @ shown), client.private | {"coarse": features}
 
-    def cluster(self, client: Client, shared: Tensors, centres: Tensor, scale: Tensor) -> tuple[Mean, Tensors]:
+    def cluster(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Mean, Tensors]:
         """Counts, sums and sum of squares of the clusters around the client's own offset."""
-        features = client.private["coarse"] / scale.cpu().float()
+        features = client.private["coarse"]
         label, offset = initialise.place(features, centres.cpu())
         sums = initialise.cluster_sums(features - offset, label, len(centres), self.settings.min_count)
         return Mean(1, **dict(zip(("count", "sum", "square"), sums, strict=True))), client.private
 
-    def settle(self, client: Client, shared: Tensors, centres: Tensor, scale: Tensor) -> tuple[Rows, Tensors]:
+    def settle(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Rows, Tensors]:
         """First responsibilities: nearly all of a row to its cluster."""
         private = dict(client.private)
-        label, _ = initialise.place(private.pop("coarse") / scale.cpu().float(), centres.cpu())
+        label, _ = initialise.place(private.pop("coarse"), centres.cpu())
         responsibilities = initialise.softened(label, self.settings.components).to(client.x.device)
         mixing = responsibilities.mean(0)
         return self.report_tau(client, responsibilities), private | {
