@@ -39,7 +39,7 @@ def coarse(x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n f"]:
 
 
 def first_centres(scatter: Float[Tensor, "f f"], clusters: int, axis: int = 0) -> Float[Tensor, "clusters f"]:
-    """Points along a principal axis of the scatter (0: the first), from a standard deviation below zero to one above."""
+    """Points along a principal axis of the scatter (0: the first), from one deviation below zero to one above."""
     values, vectors = torch.linalg.eigh(scatter)
     along = vectors[:, -1 - axis] * values[-1 - axis].clamp_min(0).sqrt()
     along = along * torch.sign(along[along.abs().argmax()])  # an eigenvector has no sign of its own
