@@ -78,7 +78,12 @@ def train(
     ] = None,
     workers: Annotated[str | None, typer.Option(help="Clients trained at a time. (default: auto, one a core)")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. (default: auto)")] = None,
-    algorithm: Annotated[str | None, typer.Option(help="Which method. (default: fedspm)")] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            help="fedspm, feddrm, fedgmm, fedem, cluster-fl, ditto, fedbabu, fedavg-ft, fedprox or fedavg. (default: fedspm)"
+        ),
+    ] = None,
     tensorboard: Annotated[
         bool | None, typer.Option("--tensorboard", help="Also write TensorBoard files. (default: no)")
     ] = None,
