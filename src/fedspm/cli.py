@@ -81,7 +81,8 @@ def train(
     algorithm: Annotated[
         str | None,
         typer.Option(
-            help="fedspm, feddrm, fedgmm, fedem, cluster-fl, ditto, fedbabu, fedavg-ft, fedprox, fedavg. (default: fedspm)"
+            help="fedspm, feddrm, fedgmm, fedem, cluster-fl, ditto, fedbabu, fedavg-ft, fedprox or fedavg. "
+            "(default: fedspm)"
         ),
     ] = None,
     tensorboard: Annotated[
