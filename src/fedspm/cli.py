@@ -54,7 +54,7 @@ AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines in
 
 @app.command()
 def train(
-    config: Annotated[Path | None, typer.Argument(metavar="[CONFIG.toml]", help="Configuration file.")] = None,
+    config: Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Configuration file.")] = None,
     data: Annotated[str | None, typer.Option(help="fashion-sample or fashion-mnist. (default: fashion-sample)")] = None,
     clients: Annotated[int | None, typer.Option(help="Number of clients. (default: 8)")] = None,
     components: Annotated[int | None, typer.Option(help="Components a client, C. (default: 3)")] = None,
