@@ -1,8 +1,8 @@
 """`fedspm bench round`: a round of training against the same tensor work with nothing around it.
 
-Both sides alternate within one run, one compute thread a worker; the median of the ratios of neighbours is reported. The
-bare side does the gathers, forward and backward passes, SGD steps and E-step passes of one round on plain modules: no
-engine, no clients, no private states, no replies, no averaging.
+Both sides alternate within one run, one compute thread a worker; the median of the ratios of neighbours is reported.
+The bare side does the gathers, forward and backward passes, SGD steps and E-step passes of one round on plain modules:
+no engine, no clients, no private states, no replies, no averaging.
 """
 
 import os
