@@ -1,4 +1,8 @@
-"""System, average and routing accuracy, the same way for every algorithm."""
+"""System, average and routing accuracy, the same way for every algorithm.
+
+`system_accuracy` and `balanced_accuracy` are of the system's answers to everybody's test rows; `average_accuracy`,
+`worst_client_accuracy` and, in the row of a client, `accuracy` and `balanced_accuracy` are of each client's own answers.
+"""
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
@@ -170,7 +174,7 @@ def _mean(right: Tensor) -> float:
 
 def _components(model: Model, federation: Federation) -> dict[str, float]:
     """Purity and adjusted Rand index of the components inside the clients, where the truth is known."""
-    if federation.truth is None or "responsibilities" not in model.privates[0]:
+    if federation.truth is None or not model.algorithm.mixes:
         return {}
     found = [private["responsibilities"].argmax(1).cpu() for private in model.privates]
     n = sum(map(len, found))

@@ -177,8 +177,8 @@ class Run:
 
     def sweep(self) -> None:
         """Remove what a killed process left half-written."""
-        for folder in (self.path, self._checkpoints):
-            for leftover in folder.glob(".*"):
+        for pattern in (".metrics.jsonl.*", ".report.html.*", "checkpoints/.round-*"):
+            for leftover in self.path.glob(pattern):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 
     @property

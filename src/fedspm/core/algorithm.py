@@ -59,6 +59,7 @@ class Algorithm(ABC):
         """What only this algorithm knows: `options.NAME` in a configuration."""
 
     routes: ClassVar[bool] = False
+    mixes: ClassVar[bool] = False  # finds components inside clients, which can be compared with the truth
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {"describe": frozenset({"count", "sum", "square"})}
     """What may leave a client, by step: names of tensors, or the first part of dotted ones. Tested on the wire."""
 

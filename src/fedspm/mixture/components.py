@@ -16,6 +16,7 @@ MIXING_FLOOR = 0.05  # a component that is nearly empty takes steps at most 20 t
 
 
 class ComponentAlgorithm(ComponentStart):
+    mixes = True
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {**ComponentStart.leaves, "expect": frozenset({"tau"})}
 
     def enrol(self, client: Client) -> Tensors:
