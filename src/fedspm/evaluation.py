@@ -1,7 +1,7 @@
 """System, average and routing accuracy, the same way for every algorithm.
 
 `system_accuracy` and `balanced_accuracy` are of the system's answers to everybody's test rows; `average_accuracy`,
-`worst_client_accuracy` and, in the row of a client, `accuracy` and `balanced_accuracy` are of each client's own answers.
+`worst_client_accuracy` and, in a client's row, `accuracy` and `balanced_accuracy` are of the clients' own answers.
 """
 
 from collections.abc import Callable, Iterable, Iterator
