@@ -65,13 +65,12 @@ class Model:
         classes = self.algorithm.task.classes
         return torch.stack([torch.nn.functional.one_hot(ballot, classes) for ballot in ballots]).float().mean(0)
 
-    def answer(self, embedding: Tensors) -> tuple[Int[Tensor, " n"] | None, Float[Tensor, "n k"]]:
-        """The client each row is routed to (None if there is no routing) and the system's class probabilities."""
+    def answer(self, embedding: Tensors) -> tuple[Float[Tensor, "n m"] | None, Float[Tensor, "n k"]]:
+        """The posterior over clients (None if there is no routing) and the system's class probabilities."""
         posterior = self.posterior(embedding)
         if posterior is None:
             return None, self.votes(embedding)
-        client = posterior.argmax(1)
-        return client, self.routed(client, embedding)
+        return posterior, self.routed(posterior.argmax(1), embedding)
 
 
 @dataclass(frozen=True)
@@ -87,9 +86,9 @@ class Answers:
 @torch.no_grad()
 def ask(model: Model, client: int, x: Tensor, y: Tensor) -> Answers:
     embedding = model.embed(x)
-    routed, system = model.answer(embedding)
+    posterior, system = model.answer(embedding)
     own = model.local(client, embedding).argmax(1)
-    return Answers(y, system.argmax(1).cpu(), own.cpu(), None if routed is None else routed.cpu())
+    return Answers(y, system.argmax(1).cpu(), own.cpu(), None if posterior is None else posterior.argmax(1).cpu())
 
 
 def evaluate(model: Model, federation: Federation, map: Map = map) -> dict[str, Any]:

@@ -30,11 +30,8 @@ def answer(run: Run, rows: Sequence[Tensor]) -> list[dict[str, Any]]:
 
 @torch.no_grad()
 def replies(model: Model, x: Tensor, classes: np.ndarray) -> list[dict[str, Any]]:
-    embedding = model.embed(x)
-    posterior = model.posterior(embedding)
+    posterior, probabilities = model.answer(model.embed(x))
     assert posterior is not None
-    client = posterior.argmax(1)
-    probabilities = model.routed(client, embedding)
     names = model.algorithm.task.names
     return [
         {
@@ -44,6 +41,6 @@ def replies(model: Model, x: Tensor, classes: np.ndarray) -> list[dict[str, Any]
             "probabilities": dict(zip(map(str, classes.tolist()), over_classes, strict=True)),
         }
         for chosen, over_clients, over_classes in zip(
-            client.tolist(), posterior.tolist(), probabilities.tolist(), strict=True
+            posterior.argmax(1).tolist(), posterior.tolist(), probabilities.tolist(), strict=True
         )
     ]

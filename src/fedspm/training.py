@@ -59,6 +59,7 @@ def train(
             shared, done, seconds = begin(algorithm, engine), 0, 0.0
             run.save(Checkpoint(0, 0.0, shared, engine.privates), config.keep_checkpoints)
         else:
+            algorithm.require_fit(checkpoint.shared)
             shared, done, seconds = checkpoint.shared, checkpoint.round, checkpoint.seconds
             engine.privates = {name: engine.send(private) for name, private in checkpoint.privates.items()}
         clock = Clock(seconds, done)
@@ -78,6 +79,7 @@ def train(
             if stop:
                 return done
         if done not in {line["round"] for line in run.metrics()}:  # a finished run whose metrics were lost
+            engine.round = done - 1
             metrics = evaluate(personalised(algorithm, engine, shared), federation, engine.map)
             run.record({"round": done, **metrics, "seconds": seconds, "seconds_per_round": seconds / done})
     return done

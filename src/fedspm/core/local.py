@@ -43,11 +43,11 @@ class Client:
 
     def batches(self, step: str, size: int, steps: int) -> Iterator[Batch]:
         """`steps` random batches: permutations of all rows, one after the other, cut into pieces."""
+        if steps == 0:
+            return
         size = min(size, self.n)
         generator = self.generator(step)
         passes = -(-steps * size // self.n)
-        if steps == 0:
-            return
         order = torch.cat([torch.randperm(self.n, generator=generator) for _ in range(passes)]).to(self.y.device)
         for row in order[: steps * size].view(steps, size):
             yield Batch(self.x[row], self.y[row], row)

@@ -107,7 +107,7 @@ def choose_device(wanted: str) -> str:
 
 
 def keep_freed_memory() -> None:
-    """Ask glibc to reuse freed memory instead of handing it back: a third of a round went into page faults."""
+    """Ask glibc to reuse freed memory instead of handing it back, page fault by page fault: docs/decisions/0002."""
     if sys.platform != "linux":
         return
     try:
