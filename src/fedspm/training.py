@@ -24,12 +24,12 @@ class Watcher(Protocol):
 
 def one_round(algorithm: Algorithm, engine: LocalEngine, shared: Tensors, number: int) -> Tensors:
     """The shared state after round `number`, counted from zero."""
-    engine.round = number
+    engine.begin_round(number)
     return algorithm.server_round(shared, engine)
 
 
 def begin(algorithm: Algorithm, engine: LocalEngine) -> Tensors:
-    engine.round = 0
+    engine.begin_round(0)
     engine.enrol(algorithm)
     return algorithm.start(engine)
 
@@ -39,6 +39,13 @@ def personalised(algorithm: Algorithm, engine: LocalEngine, shared: Tensors) -> 
     if algorithm.personalises():
         engine(algorithm.personalise, shared)
     return Model(algorithm, engine.send(shared), list(engine.privates.values()))
+
+
+def evaluated(algorithm: Algorithm, engine: LocalEngine, shared: Tensors) -> dict[str, Any]:
+    """The metrics of a model on the test rows, and how many parameters it took."""
+    model = personalised(algorithm, engine, shared)
+    parameters = algorithm.parameters(shared, model.privates[0])
+    return {**evaluate(model, engine.federation, engine.map), "parameters": parameters}
 
 
 def train(
@@ -69,18 +76,18 @@ def train(
             stop = watcher.round_done(done)
             last = done == config.rounds
             if due := last or done % config.eval_every == 0:
-                timing = clock.stop(done)
-                metrics = {"round": done, **evaluate(personalised(algorithm, engine, shared), federation, engine.map)}
-                run.record(metrics | timing)
-                watcher.evaluated(metrics | timing)
+                costs = clock.stop(done) | {"bytes_down": engine.traffic.down, "bytes_up": engine.traffic.up}
+                metrics = {"round": done, **evaluated(algorithm, engine, shared), **costs}
+                run.record(metrics)
+                watcher.evaluated(metrics)
                 clock.start()
             if due or stop:
                 run.save(Checkpoint(done, clock.seconds(), shared, engine.privates), config.keep_checkpoints)
             if stop:
                 return done
         if done not in {line["round"] for line in run.metrics()}:  # a finished run whose metrics were lost
-            engine.round = done - 1
-            metrics = evaluate(personalised(algorithm, engine, shared), federation, engine.map)
+            engine.begin_round(done - 1)
+            metrics = evaluated(algorithm, engine, shared)
             run.record({"round": done, **metrics, "seconds": seconds, "seconds_per_round": seconds / done})
     return done
 

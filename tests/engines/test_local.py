@@ -132,3 +132,16 @@ def test_training_never_reads_the_truth():
     for name, private in results[0][1].items():
         assert_same_bits(private, results[1][1][name])
     assert {field.name for field in fields(Client)} == {"name", "index", "x", "y", "private", "round", "seed"}
+
+
+def test_bytes_of_a_round_count_every_tensor_once_a_client(vectors, quick):
+    algorithm = FedSPM(quick, task_of(vectors))
+    with LocalEngine(vectors, seed=0, workers=1) as engine:
+        shared = begin(algorithm, engine)
+        one_round(algorithm, engine, shared, 0)
+    clients, tau = 3, shared["tau"].nbytes
+    learnt = sum(
+        value.nbytes for name, value in shared.items() if name.split(".")[0] in ("predictor", "router", "tilt")
+    )
+    assert engine.traffic.down == clients * (sum(value.nbytes for value in shared.values()) + tau)
+    assert engine.traffic.up == tau + clients * (learnt + 8)

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 from fedspm.algorithms.fedem import FedEM
-from fedspm.core.algorithm import Exchange, Task
+from fedspm.core.algorithm import INPUT, Exchange, Task
 from fedspm.core.local import Client, chunks
 from fedspm.core.replies import Mean, Tensors
 from fedspm.core.settings import Settings
@@ -50,7 +50,8 @@ class FedGMM(FedEM, DensityRatios):
         tau = exchange(self.expect, shared).stack("tau", self.task.names, shared["tau"])
         update = exchange(self.maximise, shared, tau=tau).result()
         shared = shared | self.lengthened(shared, update, exchange.round) | {"tau": tau}
-        return shared | gaussians(exchange(self.weigh, shared).totals(), shared)
+        features = self.router.take(shared) | {name: shared[name] for name in INPUT}
+        return shared | gaussians(exchange(self.weigh, features).totals(), shared)
 
     def posterior(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
         density = self.log_density(shared, self.router(shared, self.standardise(shared, x)))

@@ -18,6 +18,7 @@ from fedspm.core.settings import Block, Settings, Strict
 from fedspm.encoders import Encoder, build_encoder
 from fedspm.errors import DamagedFile, FedSPMError
 
+INPUT = ("input.mean", "input.scale")  # how rows are standardised
 Answer = TypeVar("Answer", bound=Reply)
 Step = Callable[..., tuple[Answer, Tensors]]  # step(client, shared, …) → (reply, the client's new private state)
 
@@ -104,11 +105,26 @@ class Algorithm(ABC):
                 )
 
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Parameters and multiply-adds a row of every encoder."""
+        """Copies (1×, C×), parameters and multiply-adds a row of every encoder."""
         return {
-            encoder.role: {"parameters": encoder.size(), "multiply_adds": encoder.multiply_adds()}
+            encoder.role: {
+                "copies": encoder.copies,
+                "parameters": encoder.size(),
+                "multiply_adds": encoder.multiply_adds(),
+            }
             for encoder in self.encoders
         }
+
+    def parameters(self, shared: Tensors, private: Tensors) -> dict[str, int]:
+        """How many numbers are learnt: by all together, and by one client for itself."""
+        apart = {"input", "tau", "coarse", "responsibilities", "cluster"}  # statistics and bookkeeping
+        apart |= {name for encoder in self.encoders for name in encoder.buffers}
+
+        def count(state: Tensors) -> int:
+            names = [name for name in state if not apart & {name, name.split(".")[0], name.removeprefix("personal.")}]
+            return sum(state[name].numel() for name in names)
+
+        return {"shared": count(shared), "private": count(private)}
 
     # -- server ------------------------------------------------------------------------------------------------------
 

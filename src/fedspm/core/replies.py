@@ -19,12 +19,14 @@ class Mean:
         self._kinds = {name: tensor.dtype for name, tensor in tensors.items()}
         self._sums = {name: tensor.cpu().double() * weight for name, tensor in tensors.items()}
         self._weights = dict.fromkeys(tensors, float(weight))
+        self.nbytes = 8 + sum(tensor.nbytes for tensor in tensors.values())  # as sent: the weight and the tensors
 
     def merge(self, other: "Mean") -> "Mean":
         for name, value in other._sums.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
             self._weights[name] = self._weights.get(name, 0.0) + other._weights[name]
         self._kinds |= other._kinds
+        self.nbytes += other.nbytes
         return self
 
     def result(self) -> Tensors:
@@ -49,6 +51,10 @@ class Rows:
     @classmethod
     def of(cls, client: str, **tensors: Tensor) -> "Rows":
         return cls({client: {name: tensor.cpu() for name, tensor in tensors.items()}})
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for row in self.rows.values() for tensor in row.values())
 
     def merge(self, other: "Rows") -> "Rows":
         if twice := self.rows.keys() & other.rows.keys():

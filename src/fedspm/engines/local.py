@@ -18,6 +18,7 @@ from torch import Tensor
 from fedspm.core.algorithm import Algorithm, Answer, Step
 from fedspm.core.local import Client
 from fedspm.core.replies import Tensors
+from fedspm.core.traffic import Traffic
 from fedspm.data.federation import Federation
 from fedspm.errors import FedSPMError, TrainingFailed
 
@@ -32,7 +33,7 @@ class LocalEngine:
         self.federation = federation
         self.device = torch.device(choose_device(device))
         self.workers = (os.cpu_count() or 1) if workers == "auto" else int(workers)
-        self.round = 0
+        self.begin_round(0)
         self.privates: dict[str, Tensors] = {}
         self._seed = seed
         self._threads_before = torch.get_num_threads()
@@ -50,6 +51,10 @@ class LocalEngine:
         self._pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(self._threads_before)
 
+    def begin_round(self, number: int) -> None:
+        self.round = number
+        self.traffic = Traffic()
+
     def enrol(self, algorithm: Algorithm) -> None:
         for i, name in enumerate(self.federation.names):
             self.privates[name] = self.send(algorithm.enrol(self._client(i, {})))
@@ -57,6 +62,7 @@ class LocalEngine:
     def __call__(self, step: Step[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
         """Every client takes the step; replies are folded in client order: the same bits with any number of workers."""
 
+        self.traffic.send(shared | arguments, len(self.federation.names))
         shared, arguments = self.send(shared), self.send(arguments)
 
         def take(i: int) -> tuple[Answer, Tensors]:
@@ -71,6 +77,7 @@ class LocalEngine:
         merged: Answer | None = None
         for i, (reply, private) in enumerate(self.map(take, range(len(self.federation.names)))):
             self.privates[self.federation.names[i]] = private
+            self.traffic.receive(reply)
             merged = reply if merged is None else merged.merge(reply)  # type: ignore[arg-type, assignment]
         assert merged is not None
         return merged
