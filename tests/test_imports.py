@@ -25,6 +25,9 @@ MAY_IMPORT = {
     "runs": LEAVES | {"core", "data", "algorithms", "config", "evaluation", "files"},
     "training": {"core", "data", "engines", "config", "evaluation", "runs"},
     "queries": LEAVES | {"core", "evaluation", "runs"},
+    "cell": LEAVES | {"config", "report", "runs", "training"},
+    "grid": LEAVES | {"cell", "config", "runs", "terminal"},
+    "comparison": LEAVES | {"algorithms", "config", "files", "grid", "pictures", "runs"},
     "report": {"data", "evaluation", "files", "pictures", "queries", "runs"},
 }
 

@@ -1,6 +1,7 @@
-"""The command line: fedspm train | resume | evaluate | route | bench."""
+"""The command line: fedspm train | resume | compare | evaluate | route | bench."""
 
 import json
+import os
 import shlex
 import shutil
 import sys
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedspm.errors import FedSPMError
-from fedspm.terminal import console, errors, results_table, watching
+from fedspm.terminal import console, errors, plain_table, results_table, watching
 from fedspm.version import __version__
 
 if TYPE_CHECKING:
@@ -50,22 +51,34 @@ def about(version: Annotated[bool, typer.Option("--version", help="Print the ver
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `fedspm train` wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Configuration file.")]
+DataSet = Annotated[str | None, typer.Option(help="fashion-sample or fashion-mnist. (default: fashion-sample)")]
+Clients = Annotated[int | None, typer.Option(help="Number of clients. (default: 8)")]
+Components = Annotated[int | None, typer.Option(help="Components a client, C. (default: 3)")]
+Preset = Annotated[str | None, typer.Option(help="default: measured best; paper: as printed. (default: default)")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds to train. (default: 200)")]
+Horizon = Annotated[int | None, typer.Option(help="Length of the annealing schedule. (default: the rounds)")]
+EvalEvery = Annotated[
+    int | None, typer.Option(help="Rounds between evaluations, each with a checkpoint. (default: 10)")
+]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, e.g. --set router.steps=20. Repeatable."),
+]
 
 
 @app.command()
 def train(
-    config: Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Configuration file.")] = None,
-    data: Annotated[str | None, typer.Option(help="fashion-sample or fashion-mnist. (default: fashion-sample)")] = None,
-    clients: Annotated[int | None, typer.Option(help="Number of clients. (default: 8)")] = None,
-    components: Annotated[int | None, typer.Option(help="Components a client, C. (default: 3)")] = None,
+    config: ConfigFile = None,
+    data: DataSet = None,
+    clients: Clients = None,
+    components: Components = None,
     variant: Annotated[
         str | None, typer.Option(help="1x: components share their encoders; cx: one each. (default: 1x)")
     ] = None,
-    preset: Annotated[
-        str | None, typer.Option(help="default: measured best; paper: as printed. (default: default)")
-    ] = None,
-    rounds: Annotated[int | None, typer.Option(help="Rounds to train. (default: 200)")] = None,
-    horizon: Annotated[int | None, typer.Option(help="Length of the annealing schedule. (default: the rounds)")] = None,
+    preset: Preset = None,
+    rounds: Rounds = None,
+    horizon: Horizon = None,
     alpha_inter: Annotated[
         float | None, typer.Option(help="Dirichlet concentration of classes over clients. (default: 1.0)")
     ] = None,
@@ -73,16 +86,14 @@ def train(
         float | None, typer.Option(help="Dirichlet concentration of the true mixing weights. (default: 2.0)")
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Everything random is derived from it. (default: 0)")] = None,
-    eval_every: Annotated[
-        int | None, typer.Option(help="Rounds between evaluations, each with a checkpoint. (default: 10)")
-    ] = None,
+    eval_every: EvalEvery = None,
     workers: Annotated[str | None, typer.Option(help="Clients trained at a time. (default: auto, one a core)")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. (default: auto)")] = None,
     algorithm: Annotated[
         str | None,
         typer.Option(
-            help="fedspm, feddrm, fedgmm, fedem, cluster-fl, ditto, fedbabu, fedavg-ft, fedprox or fedavg. "
-            "(default: fedspm)"
+            help="fedspm, feddrm, fedgmm, fedem, cluster-fl, ditto, fedbabu, fedavg-ft, fedprox, fedavg, or one of a "
+            "plugin. (default: fedspm)"
         ),
     ] = None,
     tensorboard: Annotated[
@@ -91,15 +102,14 @@ def train(
     out: Annotated[
         Path | None, typer.Option(help="Run folder. (default: runs/DATA-ALGORITHM-VARIANT-seedSEED)")
     ] = None,
-    set_: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, e.g. --set router.steps=20. Repeatable."),
-    ] = None,
+    set_: Set = None,
 ) -> None:
     """Train, evaluate and write a run folder with a report."""
-    from fedspm.config import dotted, load_config, parse_assignments, resolve
+    from fedspm.config import resolve
+    from fedspm.engines.local import choose_device
+    from fedspm.runs import Run
 
-    options: dict[str, Any] = {
+    options = {
         "data.name": data,
         "data.clients": clients,
         "data.alpha_inter": alpha_inter,
@@ -116,23 +126,14 @@ def train(
         "algorithm": algorithm,
         "tensorboard": tensorboard,
     }
-    given = dotted({key: value for key, value in options.items() if value is not None})
-    settings = resolve(load_config(config) if config else {}, given, parse_assignments(set_ or []))
+    settings = resolve(_layers(config, options, set_))
     folder = out or Path("runs") / f"{settings.data.name}-{settings.algorithm}-{settings.variant}-seed{settings.seed}"
-
-    from fedspm.algorithms import algorithm_named
-    from fedspm.engines.local import choose_device
-    from fedspm.runs import Run, manifest, refuse_existing, task_of
-
-    refuse_existing(folder)
     choose_device(settings.device)
     with console.status("reading the data"):
-        federation = settings.federation()
-    method = algorithm_named(settings.algorithm)(settings, task_of(federation))
-    command = shlex.join(["fedspm", *sys.argv[1:]])
-    run = Run.create(folder, settings, manifest(federation, method, command))
+        run, federation = Run.begin(folder, settings, _command())
     _describe(run)
-    _train(run, federation)
+    with run.locked():
+        _train(run, federation)
 
 
 @app.command()
@@ -141,14 +142,80 @@ def resume(run: RunFolder) -> None:
     from fedspm.runs import Run
 
     opened = Run.open(run)
-    opened.sweep()
-    opened.metrics()  # damage is better found now than at the next evaluation
-    checkpoint = opened.latest() if opened.has_checkpoint() else None  # killed before round 0: start anew
-    with console.status("reading the data"):
-        federation = opened.federation()
-    if checkpoint:
-        _say(f"{run}: going on after round {checkpoint.round} of {opened.config.rounds}")
-    _train(opened, federation, checkpoint)
+    with opened.locked():
+        with console.status("reading the data"):
+            checkpoint, federation = opened.go_on()
+        if checkpoint:
+            _say(f"{run}: going on after round {checkpoint.round} of {opened.config.rounds}")
+        _train(opened, federation, checkpoint)
+
+
+@app.command()
+def compare(
+    config: ConfigFile = None,
+    algorithms: Annotated[
+        str, typer.Option(help="all, or names with commas; fedspm-1x and fedspm-cx name the variants.")
+    ] = "all",
+    data: DataSet = None,
+    clients: Clients = None,
+    components: Components = None,
+    preset: Preset = None,
+    rounds: Rounds = None,
+    horizon: Horizon = None,
+    seeds: Annotated[str, typer.Option(help="Seeds with commas: data, partition and first weights.")] = "0",
+    eval_every: EvalEvery = None,
+    jobs: Annotated[int | None, typer.Option(min=1, help="Trainings at a time. (default: one a core)")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the tables and of all runs; goes on where it stopped.")] = Path(
+        "runs/compare"
+    ),
+    set_: Set = None,
+) -> None:
+    """Train methods on the same data from the same start, and write the table that compares them."""
+    from fedspm.comparison import (
+        COSTS,
+        PLAIN,
+        REACHED,
+        accuracy_rows,
+        comparison_cells,
+        cost_rows,
+        difference_rows,
+        slowest_first,
+        write_comparison,
+    )
+    from fedspm.grid import run_shown
+
+    options = {
+        "data.name": data,
+        "data.clients": clients,
+        "components": components,
+        "preset": preset,
+        "rounds": rounds,
+        "horizon": horizon,
+        "eval_every": eval_every,
+    }
+    cells = comparison_cells(_layers(config, options, set_), algorithms, seeds, out)
+    jobs = min(jobs or os.cpu_count() or 1, len(cells))
+    with console.status("looking at what is done"):
+        waiting = sum(not cell.finished() for cell in cells)
+    _say(f"{len(cells)} trainings, {len(cells) - waiting} of them done, {jobs} at a time: {out / 'runs'}")
+    command = _command()
+    failures, stopped = run_shown(slowest_first(cells), jobs, command, lambda: write_comparison(out, cells, command))
+    methods = write_comparison(out, cells, command)
+    if methods:
+        title = "\naccuracy in per cent, mean ± standard deviation over seeds"
+        console.print(plain_table(REACHED, accuracy_rows(methods, PLAIN), title))
+        if len(methods) > 1:
+            title = "\ndifference to the best, paired by seed, 95 % interval"
+            console.print(plain_table(REACHED, difference_rows(methods, PLAIN), title))
+        title = "\nparameters of all and of each client; bytes of a round, all clients"
+        console.print(plain_table(COSTS, cost_rows(methods, PLAIN), title))
+        _say(f"tables    {out}/table.md, table.csv, table.tex")
+        _say(f"curves    {out}/curves.png, curves.svg")
+    if stopped:
+        _say("stopped; go on with the same command")
+        raise typer.Exit(INTERRUPTED)
+    if failures:
+        raise FedSPMError("; ".join(f"{cell.name}: {problem}" for cell, problem in failures.items()))
 
 
 @app.command()
@@ -201,6 +268,18 @@ def bench(
         print(json.dumps(result))
     else:
         console.print(round_table(result))
+
+
+def _layers(config: Path | None, options: dict[str, Any], assignments: list[str] | None) -> dict[str, Any]:
+    """A configuration file, over it the options, over them `--set`."""
+    from fedspm.config import dotted, load_config, merged, parse_assignments
+
+    given = dotted({key: value for key, value in options.items() if value is not None})
+    return merged(load_config(config) if config else {}, given, parse_assignments(assignments or []))
+
+
+def _command() -> str:
+    return shlex.join(["fedspm", *sys.argv[1:]])
 
 
 def _say(text: str) -> None:

@@ -1,6 +1,7 @@
 """The configuration of a run: typed, written as TOML, strict: an unknown key is an error that names the nearest."""
 
 import difflib
+import functools
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -79,6 +80,10 @@ class Config(Settings):
             return federation.with_validation(self.data.validation_fraction, self.seed)
         return federation
 
+    def value(self, key: str) -> Any:
+        """The value of a dotted key."""
+        return functools.reduce(getattr, key.split("."), self)
+
     def to_toml(self) -> str:
         """Every value, defaults included; loading it again gives an equal configuration."""
         return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
@@ -97,19 +102,34 @@ def load_config(path: Path) -> dict[str, Any]:
 
 def resolve(*layers: Mapping[str, Any]) -> Config:
     """One configuration from layers, later ones winning: the preset they name, a file, the command line."""
-    wanted: dict[str, Any] = {}
-    for layer in layers:
-        wanted = _merged(wanted, layer)
+    wanted = merged(*layers)
     _refuse_unknown_keys(wanted, Config, "")
     preset = wanted.get("preset", "default")
     try:
-        return Config.model_validate(_merged(_defaults(preset), wanted))
+        return Config.model_validate(merged(_defaults(preset), wanted))
     except ValidationError as error:
         first = error.errors()[0]
         table, *rest = first["loc"]
         inner = rest[:1] if table in ("predictor", "router", "em", "data", "shift") else []
         where = ".".join(map(str, [table, *inner]))
         raise FedSPMError(f"{where} = {first['input']!r}: {_plain(first['msg'])}") from error
+
+
+def differences(one: Config, other: Config) -> list[str]:
+    """Settings that change a result and are not the same, as `key: this, now that`."""
+    indifferent = {"workers", "device", "keep_checkpoints", "tensorboard"}
+    values = [{key: config.value(key) for key in _keys(Config) if key not in indifferent} for config in (one, other)]
+    return [f"{key}: {values[0][key]}, now {values[1][key]}" for key in values[0] if values[0][key] != values[1][key]]
+
+
+def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
+    """Nested tables, later ones winning key by key."""
+    result: dict[str, Any] = {}
+    for layer in layers:
+        for key, value in layer.items():
+            both_tables = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
+            result[key] = merged(result[key], value) if both_tables else value
+    return result
 
 
 def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
@@ -120,7 +140,7 @@ def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
         inner: dict[str, Any] = {last: value}
         for table in reversed(tables):
             inner = {table: inner}
-        nested = _merged(nested, inner)
+        nested = merged(nested, inner)
     return nested
 
 
@@ -141,15 +161,7 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
 def _defaults(preset: object) -> dict[str, Any]:
     if not isinstance(preset, str) or preset not in PRESETS:
         raise FedSPMError(f"there is no preset {preset!r}; known are {', '.join(PRESETS)}")
-    return _merged(Config().model_dump(), PRESETS[preset])
-
-
-def _merged(under: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    merged = dict(under)
-    for key, value in over.items():
-        both_tables = isinstance(value, Mapping) and isinstance(merged.get(key), Mapping)
-        merged[key] = _merged(merged[key], value) if both_tables else value
-    return merged
+    return merged(Config().model_dump(), PRESETS[preset])
 
 
 def _refuse_unknown_keys(values: Mapping[str, Any], model: type[BaseModel], prefix: str) -> None:

@@ -1,6 +1,7 @@
 """The pictures of a report, as matplotlib figures."""
 
-from collections.abc import Sequence
+import io
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import matplotlib
@@ -42,6 +43,42 @@ def accuracy_over_rounds(metrics: Sequence[dict[str, Any]]) -> Figure:
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
     axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     return figure
+
+
+def comparison_curves(methods: Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]) -> Figure:
+    """System and average accuracy of every method over rounds: the mean over seeds, and the range where there are more.
+
+    The legend is in the order in which the lines end, FedSPM is drawn thick.
+    """
+    figure = Figure(figsize=(10, 4.2), layout="constrained")
+    panels = figure.subplots(1, 2, sharey=True)
+    palette = matplotlib.colormaps["tab20"].colors  # type: ignore[attr-defined]
+    colours = {title: palette[(2 * i) % 20 + (2 * i) // 20] for i, title in enumerate(methods)}
+    for axes, key, name in zip(panels, ("system_accuracy", "average_accuracy"), ("system", "average"), strict=True):
+        ends = {title: np.mean([lines[-1][key] for lines in seeds.values()]) for title, seeds in methods.items()}
+        for title in sorted(ends, key=lambda title: -ends[title]):
+            rounds = sorted(set.intersection(*({line["round"] for line in lines} for lines in methods[title].values())))
+            values = np.array(
+                [[line[key] for line in lines if line["round"] in rounds] for lines in methods[title].values()]
+            )
+            width = 2.4 if title.startswith("FedSPM") else 1.2
+            label = f"{title}  {100 * ends[title]:.1f}"
+            axes.plot(rounds, values.mean(0), color=colours[title], linewidth=width, label=label)
+            if len(values) > 1:
+                axes.fill_between(rounds, values.min(0), values.max(0), color=colours[title], alpha=0.2, linewidth=0)
+        axes.set(xlabel="round", ylabel=f"{name} accuracy")
+        axes.grid(alpha=0.25)
+        axes.legend(frameon=False, fontsize=7, loc="lower right")
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        axes.tick_params(labelleft=True)
+    return figure
+
+
+def rendered(figure: Figure, kind: str) -> bytes:
+    """The bytes of a picture, the same every time: svg or png."""
+    buffer = io.BytesIO()
+    figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    return buffer.getvalue()
 
 
 def routing_confusion(counts: Sequence[Sequence[int]], names: Sequence[str]) -> Figure:

@@ -1,6 +1,5 @@
 """report.html: one self-contained file with what a person wants to see of a run."""
 
-import io
 from pathlib import Path
 from typing import Any
 
@@ -77,7 +76,5 @@ def _queries(model: Model, federation: Federation) -> Figure:
 
 
 def _section(title: str, figure: Figure) -> dict[str, Any]:
-    buffer = io.StringIO()
-    figure.savefig(buffer, format="svg", metadata={"Date": None})
-    svg = buffer.getvalue()
+    svg = pictures.rendered(figure, "svg").decode()
     return {"title": title, "svg": svg[svg.index("<svg") :]}

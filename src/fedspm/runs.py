@@ -9,7 +9,8 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -18,6 +19,7 @@ from typing import Any
 import numpy as np
 import safetensors
 import torch
+from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -49,6 +51,33 @@ class Run:
         self.path = path
 
     # -- making and opening ------------------------------------------------------------------------------------------
+
+    @classmethod
+    def begin(cls, path: Path, config: Config, command: str) -> tuple["Run", Federation]:
+        """A new run, with the data it trains on; whatever is wrong with either is said before the folder is made."""
+        refuse_existing(path)
+        federation = config.federation()
+        algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
+        return cls.create(path, config, manifest(federation, algorithm, command)), federation
+
+    def go_on(self) -> tuple["Checkpoint | None", Federation]:
+        """Where a stopped or killed run goes on, and its data; None if it was killed before its first checkpoint."""
+        self.sweep()
+        self.metrics()  # damage is better found now than at the next evaluation
+        return (self.latest() if self.has_checkpoint() else None), self.federation()
+
+    @contextmanager
+    def locked(self, wait: bool = False) -> Iterator[None]:
+        """Nobody else trains in this folder meanwhile; the system frees the lock when a process dies."""
+        lock = FileLock(self.path / ".lock")
+        try:
+            lock.acquire(blocking=wait)
+        except Timeout as error:
+            raise FedSPMError(f"another process is training in {self.path}; wait for it, or stop it first") from error
+        try:
+            yield
+        finally:
+            lock.release()
 
     @classmethod
     def create(cls, path: Path, config: Config, manifest: Mapping[str, Any]) -> "Run":

@@ -1,7 +1,7 @@
 """What a person sees in the terminal: progress with time left, tables, and errors of one sentence."""
 
 import signal
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -9,7 +9,15 @@ from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
-from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn, TimeRemainingColumn
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
 from rich.table import Table
 
 console = Console(highlight=False)
@@ -69,6 +77,64 @@ def watching(rounds: int, done: int = 0, tensorboard: Path | None = None) -> Ite
             yield watcher
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+class GridProgress:
+    """A bar for the whole grid with the time left, one for each training that runs, a line for each that ended."""
+
+    def __init__(self, progress: Progress, done: int, total: int, left: Callable[[], float | None]):
+        self._progress = progress
+        self._left = left
+        self._all = progress.add_task("all", total=total, completed=done, left="")
+        self._running: dict[str, TaskID] = {}
+
+    def began(self, name: str, rounds: int, done: int) -> None:
+        self._running[name] = self._progress.add_task(f"  {escape(name)}", total=rounds, completed=done, left="")
+
+    def moved(self, name: str, round: int) -> None:
+        task = self._running[name]
+        before = next(int(each.completed) for each in self._progress.tasks if each.id == task)
+        self._progress.update(task, completed=round)
+        self._progress.update(self._all, advance=round - before, left=_duration(self._left()))
+
+    def ended(self, name: str, line: str) -> None:
+        self._progress.remove_task(self._running.pop(name))
+        self._progress.console.print(line, markup=False, soft_wrap=True)
+
+    def say(self, line: str) -> None:
+        self._progress.console.print(line, markup=False, soft_wrap=True)
+
+
+@contextmanager
+def grid_progress(done: int, total: int, left: Callable[[], float | None]) -> Iterator[GridProgress]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, refresh_per_second=2) as progress:
+        yield GridProgress(progress, done, total, left)
+
+
+def _duration(seconds: float | None) -> str:
+    if seconds is None:
+        return ""
+    hours, rest = divmod(round(seconds), 3600)
+    return (
+        f"· about {hours} h {rest // 60:02d} min left" if hours else f"· about {rest // 60} min {rest % 60:02d} s left"
+    )
+
+
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> Table:
+    """First column to the left, the others to the right."""
+    table = Table(title=escape(title), title_justify="left", title_style="bold")
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*map(escape, row))
+    return table
 
 
 def results_table(metrics: dict[str, Any], title: str) -> Table:

@@ -40,8 +40,12 @@ class FedEM(ComponentAlgorithm):
         return shared | exchange(self.maximise, shared, tau=tau).result() | {"tau": tau}
 
     def posterior(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
-        likelihood = em.of_label(self.log_likelihood(shared, self.predictor(shared, self.standardise(shared, x))), y)
-        return torch.softmax(client.private["mixing"].log() + likelihood, dim=1)
+        return torch.softmax(self.log_joint(client, shared, self.standardise(shared, x), y), dim=1)
+
+    def log_joint(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
+        """log π_ic + log P_c(y_ij | x_ij)"""
+        likelihood = em.of_label(self.log_likelihood(shared, self.predictor(shared, x)), y)
+        return client.private["mixing"].log() + likelihood
 
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
         mixing = em.mixing_weights(tau[client.index], client.n)

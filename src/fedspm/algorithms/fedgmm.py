@@ -53,9 +53,9 @@ class FedGMM(FedEM, DensityRatios):
         features = self.router.take(shared) | {name: shared[name] for name in INPUT}
         return shared | gaussians(exchange(self.weigh, features).totals(), shared)
 
-    def posterior(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
-        density = self.log_density(shared, self.router(shared, self.standardise(shared, x)))
-        return torch.softmax(super().posterior(client, shared, x, y).log() + density, dim=1)
+    def log_joint(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
+        """log π_ic + log P_c(y_ij | x_ij) + log N(h(x_ij); μ_c, Σ_c)"""
+        return super().log_joint(client, shared, x, y) + self.log_density(shared, self.router(shared, x))
 
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
         mixing = em.mixing_weights(tau[client.index], client.n)

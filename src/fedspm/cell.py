@@ -1,0 +1,77 @@
+"""One training of a grid, in a process of its own: `python -m fedspm.cell`, spoken to in JSON lines.
+
+stdin: {"folder": …, "config": {…}, "command": …}; stdout: a line a round, with the accuracies where it was evaluated.
+The folder is begun, or gone on with if it was begun before. If nobody listens any more, it stops.
+"""
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from fedspm.config import Config, differences, resolve
+from fedspm.errors import FedSPMError
+from fedspm.report import write_report
+from fedspm.runs import Run
+from fedspm.training import train
+
+
+class Teller:
+    """Tells the parent about every round; stops after a round on SIGINT."""
+
+    def __init__(self) -> None:
+        self.stopping = False
+        signal.signal(signal.SIGINT, self._stop)
+
+    def _stop(self, *_: object) -> None:
+        self.stopping = True
+
+    def round_done(self, round: int) -> bool:
+        self._tell({"round": round})
+        return self.stopping
+
+    def evaluated(self, metrics: dict[str, Any]) -> None:
+        self._tell({name: metrics[name] for name in ("round", "system_accuracy", "average_accuracy")})
+
+    def _tell(self, line: dict[str, Any]) -> None:
+        print(json.dumps(line), flush=True)
+
+
+def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> None:
+    if (folder / "manifest.json").exists():
+        run = Run.open(folder)
+        refuse_other_settings(run, config)
+        with run.locked(wait=True):  # a killed grid's orphan lives until its next round
+            checkpoint, federation = run.go_on()
+            train(config, federation, run.algorithm(), run, teller, checkpoint)
+    else:
+        (folder / "config.toml").unlink(missing_ok=True)  # killed before the manifest was there: nothing has begun
+        run, federation = Run.begin(folder, config, command)
+        with run.locked():
+            train(config, federation, run.algorithm(), run, teller)
+    if not teller.stopping:
+        write_report(run, run.model(), federation)
+
+
+def refuse_other_settings(run: Run, config: Config) -> None:
+    if different := differences(run.config, config):
+        raise FedSPMError(
+            f"{run.path} was made with other settings ({'; '.join(different)}); choose another folder, or delete it"
+        )
+
+
+def main() -> None:
+    order = json.load(sys.stdin)
+    try:
+        train_cell(Path(order["folder"]), resolve(order["config"]), order["command"], Teller())
+    except BrokenPipeError:  # the grid is gone; what is done so far is in the last checkpoint
+        os._exit(1)
+    except FedSPMError as error:
+        print(error, file=sys.stderr)
+        sys.exit(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,219 @@
+"""Many trainings side by side: every cell of a grid is a run folder, trained in a process of its own.
+
+A cell that is done is not trained again, one that was stopped goes on, one that fails does not disturb the others.
+"""
+
+import json
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import FrameType
+from typing import Any, Protocol, runtime_checkable
+
+from fedspm.cell import refuse_other_settings
+from fedspm.config import Config
+from fedspm.runs import Run
+from fedspm.terminal import GridProgress, grid_progress
+
+
+@dataclass(frozen=True, eq=False)
+class Cell:
+    """One training: a method with a seed."""
+
+    row: str
+    config: Config
+    folder: Path
+
+    @property
+    def name(self) -> str:
+        return f"{self.row} seed {self.config.seed}"
+
+    def rounds_done(self) -> int:
+        """Evaluated rounds of the run so far; a folder that belongs to other settings is refused."""
+        if not (self.folder / "manifest.json").exists():
+            return 0
+        run = Run.open(self.folder)
+        refuse_other_settings(run, self.config)
+        metrics = run.metrics()
+        return int(metrics[-1]["round"]) if metrics else 0
+
+    def finished(self) -> bool:
+        return self.rounds_done() >= self.config.rounds
+
+
+@runtime_checkable
+class GridWatcher(Protocol):
+    """Somebody who looks on."""
+
+    def began(self, cell: Cell) -> None: ...
+
+    def heard(self, cell: Cell, line: dict[str, Any]) -> None: ...
+
+    def ended(self, cell: Cell, problem: str | None) -> None: ...
+
+    def stopping(self) -> None: ...
+
+
+@dataclass
+class Grid:
+    """Cells in the order in which they are begun, `jobs` of them at a time."""
+
+    cells: Sequence[Cell]
+    jobs: int
+    command: str
+    watcher: GridWatcher
+    stopped: bool = False
+    _processes: dict[Cell, subprocess.Popen[str]] = field(default_factory=dict)
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def run(self) -> Iterator[tuple[Cell, str | None]]:
+        """Trains what is not finished; yields each cell as it ends, with the sentence of what went wrong or None.
+
+        Cells that Ctrl-C interrupted are not yielded: each has a checkpoint, and the next run goes on from it.
+        """
+        waiting = [cell for cell in self.cells if not cell.finished()]
+        with self._stop_on_interrupt(), ThreadPoolExecutor(self.jobs) as pool:
+            futures = {pool.submit(self._train, cell): cell for cell in waiting}
+            for future in as_completed(futures):
+                problem = future.result()
+                if problem is not None or futures[future].finished():
+                    yield futures[future], problem
+
+    def _train(self, cell: Cell) -> str | None:
+        with self._lock:
+            if self.stopped:
+                return None
+            process = self._processes[cell] = self._start()
+        self.watcher.began(cell)
+        workers = max(1, (os.cpu_count() or 1) // self.jobs)
+        config = cell.config.model_copy(update={"workers": workers}).model_dump(mode="json", exclude_none=True)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with process:
+            errors: list[str] = []
+            reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
+            reader.start()
+            json.dump({"folder": str(cell.folder), "config": config, "command": self.command}, process.stdin)
+            process.stdin.close()
+            for line in process.stdout:
+                self.watcher.heard(cell, json.loads(line))
+            reader.join()
+        del self._processes[cell]
+        problem = None
+        if process.returncode and not self.stopped:
+            problem = errors[-1].strip() if errors else f"its process was killed (exit {process.returncode})"
+        self.watcher.ended(cell, problem)
+        return problem
+
+    def _start(self) -> subprocess.Popen[str]:
+        """In a session of its own, so that Ctrl-C reaches this process only, which passes it on once."""
+        return subprocess.Popen(
+            [sys.executable, "-m", "fedspm.cell"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+            start_new_session=True,
+        )
+
+    @contextmanager
+    def _stop_on_interrupt(self) -> Iterator[None]:
+        def stop(number: int, frame: FrameType | None) -> None:
+            if self.stopped:
+                for process in list(self._processes.values()):
+                    process.kill()
+                raise KeyboardInterrupt
+            self.stopped = True
+            self.watcher.stopping()
+            for process in list(self._processes.values()):
+                process.send_signal(signal.SIGINT)
+
+        before = signal.signal(signal.SIGINT, stop)
+        try:
+            yield
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+@dataclass
+class Shown:
+    """A grid in the terminal."""
+
+    progress: GridProgress
+    left: "TimeLeft"
+
+    def began(self, cell: Cell) -> None:
+        self.progress.began(cell.name, cell.config.rounds, cell.rounds_done())
+
+    def heard(self, cell: Cell, line: dict[str, Any]) -> None:
+        self.left.heard(cell, line["round"])
+        self.progress.moved(cell.name, line["round"])
+
+    def ended(self, cell: Cell, problem: str | None) -> None:
+        self.left.ended(cell)
+        if problem:
+            self.progress.ended(cell.name, f"{cell.name} failed: {problem}")
+        elif cell.finished():
+            last = Run.open(cell.folder).last_metrics()
+            accuracies = f"system {last['system_accuracy']:.3f}   average {last['average_accuracy']:.3f}"
+            self.progress.ended(cell.name, f"{cell.name:18} {accuracies}   {last['seconds']:.0f} s of training")
+        else:
+            self.progress.ended(cell.name, f"{cell.name} stopped")
+
+    def stopping(self) -> None:
+        self.progress.say("stopping after these rounds; press Ctrl-C again to stop at once")
+
+
+def run_shown(
+    cells: Sequence[Cell], jobs: int, command: str, after_each: Callable[[], object]
+) -> tuple[dict[Cell, str], bool]:
+    """Train a grid with progress bars; returns what failed, and whether it was interrupted."""
+    left = TimeLeft(cells, jobs)
+    done, total = sum(cell.rounds_done() for cell in cells), sum(cell.config.rounds for cell in cells)
+    failures: dict[Cell, str] = {}
+    with grid_progress(done, total, lambda: left.seconds) as progress:
+        grid = Grid(cells, jobs, command, Shown(progress, left))
+        for cell, problem in grid.run():
+            if problem:
+                failures[cell] = problem
+            after_each()
+    return failures, grid.stopped
+
+
+class TimeLeft:
+    """Seconds until a grid is done, from what a round of each method has taken so far."""
+
+    def __init__(self, cells: Sequence[Cell], jobs: int):
+        self._left = {cell: cell.config.rounds - cell.rounds_done() for cell in cells}
+        self._jobs = jobs
+        self._last: dict[Cell, tuple[int, float]] = {}
+        self._pace: dict[str, float] = {}  # seconds a round, by method
+
+    def heard(self, cell: Cell, round: int) -> None:
+        now = time.monotonic()
+        if cell in self._last and round > self._last[cell][0]:
+            before, then = self._last[cell]
+            seconds = (now - then) / (round - before)
+            self._pace[cell.row] = 0.9 * self._pace.get(cell.row, seconds) + 0.1 * seconds
+        self._last[cell] = (round, now)
+        self._left[cell] = cell.config.rounds - round
+
+    def ended(self, cell: Cell) -> None:
+        self._left[cell] = 0
+
+    @property
+    def seconds(self) -> float | None:
+        if not self._pace:
+            return None
+        usual = statistics.mean(self._pace.values())
+        each = [rounds * self._pace.get(cell.row, usual) for cell, rounds in self._left.items()]
+        return max(sum(each) / self._jobs, *each)
