@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedspm"
-LEAVES = {"errors", "randomness", "version"}
+LEAVES = {"errors", "plugins", "randomness", "version"}
 MAY_IMPORT = {
     "errors": set(),
     "randomness": set(),
     "version": set(),
+    "plugins": {"errors"},
     "data": LEAVES | {"data"},
     "encoders": LEAVES | {"encoders"},
     "core": LEAVES | {"core", "encoders"},

@@ -1,15 +1,18 @@
 """`fedspm bench round`: a round of training against the same tensor work with nothing around it.
 
 Both sides alternate within one run, one compute thread a worker; the median of the ratios of neighbours is reported.
-The bare side does the gathers, forward and backward passes, SGD steps and E-step passes of one round on plain modules:
-no engine, no clients, no private states, no replies, no averaging.
+The bare side is what a round did, written down and done again on plain modules: the same passes of the same encoders
+over as many rows, forward only or with backward and an SGD step. No engine, clients, states, replies or averaging.
 """
 
 import os
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
+from unittest.mock import patch
 
 import torch
 from rich.progress import track
@@ -17,21 +20,21 @@ from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedspm.algorithms.fedspm import FedSPM
+from fedspm.algorithms import algorithm_named
 from fedspm.config import resolve
-from fedspm.core.local import chunks
+from fedspm.core.algorithm import Algorithm
 from fedspm.core.settings import Block
 from fedspm.data.federation import Federation
-from fedspm.encoders.cnn import CNN
-from fedspm.encoders.resnet import ResNet
+from fedspm.encoders import Encoder
 from fedspm.engines.local import LocalEngine
 from fedspm.runs import task_of
 from fedspm.terminal import console
 from fedspm.training import begin
 
 
-def bench_round(data: str, repeats: int) -> dict[str, Any]:
-    config = resolve({"data": {"name": data}, "em": {"start": "random"}})  # every round has its E-step
+def bench_round(algorithm: str, variant: str, data: str, repeats: int) -> dict[str, Any]:
+    settings = {"algorithm": algorithm, "variant": variant, "data": {"name": data}}
+    config = resolve(settings, {"em": {"start": "random"}})  # every round has its E-step
     with console.status("reading the data"):
         federation = config.federation()
     workers = os.cpu_count() or 1
@@ -40,9 +43,11 @@ def bench_round(data: str, repeats: int) -> dict[str, Any]:
         "one worker": LocalEngine(federation, seed=0, workers=1, device="cpu"),
         f"{workers} workers": LocalEngine(federation, seed=0, workers=workers, device="cpu"),
     }
-    sides: dict[str, Callable[[], object]] = {"bare": _bare(federation, config.predictor, config.router)}
-    for name, engine in engines.items():
-        sides[name] = _round(FedSPM(config, task_of(federation)), engine)
+    methods = {name: algorithm_named(algorithm)(config, task_of(federation)) for name in engines}
+    rounds = {name: _round(methods[name], engine) for name, engine in engines.items()}
+    with recorded() as passes:
+        rounds["one worker"]()
+    sides = {"bare": _bare(methods["one worker"], passes, federation), **rounds}
     torch.set_num_threads(1)
     for repeat in track(range(repeats + 1), "alternating", console=console, transient=True):
         for name, side in sides.items():
@@ -53,6 +58,7 @@ def bench_round(data: str, repeats: int) -> dict[str, Any]:
     for engine in engines.values():
         engine.__exit__(None, None, None)
     return {
+        "algorithm": f"{algorithm} {variant}",
         "data": data,
         "rows": sum(federation.counts),
         "workers": workers,
@@ -70,7 +76,9 @@ def _ratio(these: list[float], those: list[float]) -> float:
 
 
 def round_table(result: dict[str, Any]) -> Table:
-    title = f"a FedSPM round, {result['data']}, {result['rows']:,} rows, median of {result['repeats']}"
+    title = (
+        f"a round of {result['algorithm']}, {result['data']}, {result['rows']:,} rows, median of {result['repeats']}"
+    )
     table = Table(title=title, title_justify="left")
     for heading in ("", "seconds", "against"):
         table.add_column(heading, justify="right" if heading else "left")
@@ -82,34 +90,66 @@ def round_table(result: dict[str, Any]) -> Table:
     return table
 
 
-def _round(algorithm: FedSPM, engine: LocalEngine) -> Callable[[], object]:
+def _round(algorithm: Algorithm, engine: LocalEngine) -> Callable[[], object]:
     shared = begin(algorithm, engine)
     return lambda: algorithm.server_round(shared, engine)
 
 
-def _bare(federation: Federation, predictor: Block, router: Block) -> Callable[[], None]:
-    shape, clients, components = federation.shape, len(federation.names), 3
-    classes = len(federation.classes)
-    encoder = nn.Sequential(ResNet(shape, predictor.dimension), nn.Linear(predictor.dimension, components * classes))
-    tilts = nn.Sequential(CNN(shape, router.dimension), nn.Linear(router.dimension, clients * components))
-    networks = nn.ModuleList([encoder, tilts]).to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-    pairs = list(zip(networks, (predictor, router), strict=True))
+@dataclass(frozen=True)
+class Pass:
+    """Rows that went through an encoder, or through one of its copies."""
+
+    role: str
+    rows: int
+    training: bool
+    only: int | None
+
+
+@contextmanager
+def recorded() -> Iterator[list[Pass]]:
+    """Every pass through an encoder meanwhile."""
+    passes: list[Pass] = []
+    call = Encoder.__call__
+
+    def watched(
+        self: Encoder, tensors: dict[str, Tensor], x: Tensor, *, training: bool = False, only: int | None = None
+    ) -> Tensor:
+        passes.append(Pass(self.role, len(x), training, only))
+        return call(self, tensors, x, training=training, only=only)
+
+    with patch.object(Encoder, "__call__", watched):
+        yield passes
+
+
+def _bare(algorithm: Algorithm, passes: list[Pass], federation: Federation) -> Callable[[], None]:
+    part = max(federation.train, key=len)
+    components = algorithm.settings.components if algorithm.mixes else 1
+    outputs = {"predictor": components * len(federation.classes), "router": components * len(federation.names)}
+    banks: dict[str, list[nn.Module]] = {}
+    optimisers: dict[str, torch.optim.SGD] = {}
+    for encoder in algorithm.encoders:
+        block: Block = getattr(algorithm.settings, encoder.role)
+        banks[encoder.role] = [
+            nn.Sequential(network, nn.Linear(encoder.dimension, outputs[encoder.role]))
+            for network in encoder.networks()
+        ]
+        parameters = nn.ModuleList(banks[encoder.role]).parameters()
+        optimisers[encoder.role] = torch.optim.SGD(parameters, lr=1e-4, momentum=block.momentum, fused=True)
 
     def run() -> None:
-        for part in federation.train:
-            with torch.no_grad():
-                for x in chunks(part.x):
-                    for network, _ in pairs:
-                        network(x)
-            for network, block in pairs:
-                _steps(network, block, part.x, part.y)
+        first = 0
+        for each in passes:
+            networks = banks[each.role] if each.only is None else [banks[each.role][each.only]]
+            if each.training:
+                row = torch.randint(len(part), (each.rows,))
+                x, y, optimiser = part.x[row], part.y[row] % outputs[each.role], optimisers[each.role]
+                optimiser.zero_grad()
+                torch.stack([cross_entropy(network(x), y) for network in networks]).sum().backward()
+                optimiser.step()
+            else:
+                first = (first + each.rows) % max(1, len(part) - each.rows)
+                with torch.no_grad():
+                    for network in networks:
+                        network(part.x[first : first + each.rows])
 
     return run
-
-
-def _steps(network: nn.Module, block: Block, x: Tensor, y: Tensor) -> None:
-    optimiser = torch.optim.SGD(network.parameters(), lr=1e-4, momentum=block.momentum, fused=True)
-    for row in torch.randint(len(y), (block.steps, block.batch_size)):
-        optimiser.zero_grad()
-        cross_entropy(network(x[row]), y[row]).backward()
-        optimiser.step()

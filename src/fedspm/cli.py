@@ -254,6 +254,8 @@ def route(
 @app.command()
 def bench(
     what: Annotated[str, typer.Argument(help="round: a round of training against bare tensor work.")],
+    algorithm: Annotated[str, typer.Option(help="Whose round.")] = "fedspm",
+    variant: Annotated[str, typer.Option(help="1x or cx.")] = "1x",
     data: Annotated[str, typer.Option(help="Data set.")] = "fashion-mnist",
     repeats: Annotated[int, typer.Option(help="Repeats; medians are reported.")] = 5,
     as_json: AsJson = False,
@@ -263,7 +265,7 @@ def bench(
         raise FedSPMError(f"there is no benchmark {what!r}; known is: round")
     from fedspm.bench import bench_round, round_table
 
-    result = bench_round(data, repeats)
+    result = bench_round(algorithm, variant, data, repeats)
     if as_json:
         print(json.dumps(result))
     else:
@@ -290,12 +292,13 @@ def _say(text: str) -> None:
 def _describe(run: "Run") -> None:
     manifest, config = run.manifest, run.config
     clients, rows, components = len(manifest["clients"]), sum(manifest["counts"]), manifest["components"]
-    _say(
-        f"{config.algorithm} on {config.data.name}: {clients} clients, {rows:,} training rows, "
-        f"{components} component{'s' if components > 1 else ''} a client ({config.variant})"
-    )
+    hidden = f", {components} component{'s' if components > 1 else ''} a client" if run.algorithm().mixes else ""
+    _say(f"{config.algorithm} on {config.data.name}: {clients} clients, {rows:,} training rows{hidden}")
     for role, size in manifest["encoders"].items():
-        _say(f"  {role:9} {size['parameters']:>9,} parameters {size['multiply_adds']:>11,} multiply-adds a row")
+        _say(
+            f"  {role:9} {size['copies']} × {size['parameters'] // size['copies']:,} parameters, "
+            f"{size['multiply_adds']:,} multiply-adds a row"
+        )
 
 
 def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None" = None) -> None:
@@ -314,8 +317,10 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     metrics = run.last_metrics()
     console.print(results_table(metrics, f"\nafter {metrics['round']} rounds, accuracy on test rows"))
     _say(f"report    {report}")
-    _say(f"try next  {_program()} route {run.path} {samples}/*.png")
-    _say(f"          {_program()} train --data fashion-mnist     (all 70,000 images)")
+    if run.algorithm().routes:
+        _say(f"try next  {_program()} route {run.path} {samples}/*.png")
+    if config.data.name == "fashion-sample":
+        _say(f"          {_program()} train --data fashion-mnist     (all 70,000 images)")
 
 
 def _program() -> str:

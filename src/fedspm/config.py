@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from fedspm.core.settings import Settings, Strict
 from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import Heterogeneity, impose
-from fedspm.data.sources import load_images
+from fedspm.data.sources import load_data
 from fedspm.errors import DamagedFile, FedSPMError
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -30,7 +30,8 @@ class Data(Strict):
     """Which data set, and how it is divided over clients."""
 
     name: str = Field(
-        "fashion-sample", description="fashion-sample (10,000 images, ships with the package), fashion-mnist"
+        "fashion-sample",
+        description="fashion-sample (10,000 images, ships with the package), fashion-mnist, or one of a plugin",
     )
     path: Path | None = Field(None, description="folder of the data set, if it is not found by itself")
     clients: int = Field(8, ge=2, description="m, number of clients")
@@ -71,11 +72,13 @@ class Config(Settings):
     shift: Shift = Shift()
 
     def federation(self) -> Federation:
-        images, labels, names = load_images(self.data.name, self.data.path)
-        how = Heterogeneity(
-            **self.data.model_dump(exclude={"name", "path", "validation_fraction"}), **self.shift.model_dump()
-        )
-        federation = impose(images, labels, names, how, self.seed)
+        """The data of this run; images are divided over clients, what comes divided is taken as it is."""
+        federation = load_data(self.data.name, self.data.path)
+        if not isinstance(federation, Federation):
+            how = Heterogeneity(
+                **self.data.model_dump(exclude={"name", "path", "validation_fraction"}), **self.shift.model_dump()
+            )
+            federation = impose(*federation, how, self.seed)
         if self.data.validation_fraction:
             return federation.with_validation(self.data.validation_fraction, self.seed)
         return federation

@@ -1,4 +1,4 @@
-"""The methods, one file each, by name."""
+"""The methods, one file each, by name; those of other packages are found through entry points."""
 
 from fedspm.algorithms.cluster_fl import ClusterFL
 from fedspm.algorithms.ditto import Ditto
@@ -12,6 +12,7 @@ from fedspm.algorithms.fedprox import FedProx
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.core.algorithm import Algorithm
 from fedspm.errors import FedSPMError
+from fedspm.plugins import plugin, plugin_names
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
@@ -28,6 +29,10 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
 
 
 def algorithm_named(name: str) -> type[Algorithm]:
-    if name not in ALGORITHMS:
-        raise FedSPMError(f"there is no algorithm {name!r}; known are {', '.join(ALGORITHMS)}")
-    return ALGORITHMS[name]
+    found = ALGORITHMS.get(name) or plugin("algorithms", name)
+    if found is None:
+        known = ", ".join([*ALGORITHMS, *plugin_names("algorithms")])
+        raise FedSPMError(f"there is no algorithm {name!r}; known are {known}")
+    if not (isinstance(found, type) and issubclass(found, Algorithm)):
+        raise FedSPMError(f"the plugin {name!r} is {found!r}, not a class that extends fedspm.core.algorithm.Algorithm")
+    return found

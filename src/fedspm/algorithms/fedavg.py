@@ -32,10 +32,14 @@ class FedAvg(Algorithm):
         return shared | exchange(self.update, shared).result()
 
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
-        moved = self.local_solver(
-            client, "supervised", self.predictor, self.weights(shared), lambda w, batch: self.loss(w, batch, shared)
+        return Mean(client.n, **self.trained(client, shared)), client.private
+
+    def trained(self, client: Client, shared: Tensors) -> Tensors:
+        """w_i: the global model after a round's local steps at client i."""
+        start = self.weights(shared)
+        return self.local_solver(
+            client, "supervised", self.predictor, start, lambda w, batch: self.loss(w, batch, shared)
         )
-        return Mean(client.n, **moved), client.private
 
     def weights(self, state: Tensors) -> Tensors:
         return self.predictor.take(state) | {name: state[name] for name in HEAD}

@@ -17,6 +17,7 @@ from fedspm.encoders.cnn import CNN
 from fedspm.encoders.mlp import MLP
 from fedspm.encoders.resnet import ResNet
 from fedspm.errors import FedSPMError
+from fedspm.plugins import plugin, plugin_names
 from fedspm.randomness import seed_of
 
 Source = str | nn.Module  # a name, package.module:factory, or a network
@@ -73,6 +74,11 @@ class Encoder:
         """What all copies say of the rows, or only one of them."""
         answer: Tensor = functional_call(self._mine(training), self.take(tensors, only), (x, only))
         return answer
+
+    def networks(self) -> list[nn.Module]:
+        """Plain modules, a copy of each."""
+        (networks,) = copy.deepcopy(self._bank).children()
+        return list(networks.children())
 
     def size(self) -> int:
         """Number of parameters."""
@@ -151,7 +157,7 @@ def _network(
         return CNN(shape, dimension)
     if source == "mlp":
         return MLP(shape, dimension)
-    network = _imported(role, source)(shape, dimension)
+    network = (plugin("encoders", source) or _imported(role, source))(shape, dimension)
     if not isinstance(network, nn.Module):
         raise FedSPMError(f"{role}.encoder = {source!r} made a {type(network).__name__}, not an nn.Module")
     return network
@@ -160,9 +166,8 @@ def _network(
 def _imported(role: str, source: str) -> Factory:
     module, _, name = source.partition(":")
     if not name:
-        raise FedSPMError(
-            f"{role}.encoder = {source!r} is not known; use resnet, cnn, mlp, auto or package.module:factory"
-        )
+        known = ", ".join(["resnet", "cnn", "mlp", "auto", *plugin_names("encoders")])
+        raise FedSPMError(f"{role}.encoder = {source!r} is not known; use {known} or package.module:factory")
     try:
         factory: Factory = getattr(importlib.import_module(module), name)
     except (ImportError, AttributeError) as error:

@@ -1,0 +1,1 @@
+"""A method, an encoder and a data set for FedSPM."""

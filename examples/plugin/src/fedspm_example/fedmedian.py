@@ -1,0 +1,17 @@
+"""FedMedian: FedAvg with the coordinate-wise median in place of the mean (Yin et al. 2018).
+
+w ← median_i w_i: a minority of clients that send nonsense cannot move it far.
+"""
+
+from fedspm.algorithms.fedavg import FedAvg
+from fedspm.core.replies import Rows
+
+
+class FedMedian(FedAvg):
+    def server_round(self, shared, exchange):
+        answers = exchange(self.update, shared)
+        clients = list(answers.rows)  # whoever answered
+        return shared | {name: answers.stack(name, clients).median(0).values for name in self.weights(shared)}
+
+    def update(self, client, shared):
+        return Rows.of(client.name, **self.trained(client, shared)), client.private
