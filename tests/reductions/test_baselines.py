@@ -126,3 +126,55 @@ def test_only_declared_tensors_leave_a_client(vectors):
             one_round(algorithm, engine, shared, 1)
         for step, key in seen:
             assert key.split(".")[0] in algorithm.leaves[step], (name, step, key)
+
+
+def test_joint_feddrm_is_plain_sgd_with_weight_decay_on_the_weighted_losses(vectors):
+    """The authors' step, written out with torch.nn and torch.optim."""
+    settings = small_settings(
+        algorithm="feddrm", options={"joint": True}, em={"server_step": 1.0, "scaled_steps": False}, rounds=1
+    )
+    algorithm = algorithm_named("feddrm")(settings, task_of(vectors))
+    assert [encoder.role for encoder in algorithm.encoders] == ["predictor"]
+    block, counts = settings.predictor, torch.tensor(vectors.counts)
+    expected: dict[str, torch.Tensor] = {}
+    with LocalEngine(vectors, seed=settings.seed, workers=1) as engine:
+        shared = begin(algorithm, engine)
+        for i, name in enumerate(vectors.names):
+            client = engine._client(i, engine.privates[name])
+            (network,) = algorithm.predictor.networks()
+            head = torch.nn.Linear(algorithm.predictor.dimension, 2)
+            machine = torch.nn.Linear(algorithm.predictor.dimension, len(counts))
+            with torch.no_grad():
+                head.weight.copy_(client.private["head.weight"][0])
+                head.bias.copy_(client.private["head.bias"][0])
+                machine.weight.copy_(shared["tilt.xi"][:, 0])
+                machine.bias.copy_(shared["tilt.gamma"][:, 0])
+            model = torch.nn.ModuleList([network, head, machine])
+            optimiser = torch.optim.SGD(
+                model.parameters(), lr=block.learning_rate, momentum=block.momentum, weight_decay=5e-4
+            )
+            for batch in client.batches("supervised", block.batch_size, block.steps):
+                optimiser.zero_grad()
+                features = network(algorithm.standardise(shared, batch.x))
+                who = torch.full_like(batch.y, i)
+                loss = 0.9 * torch.nn.functional.cross_entropy(head(features), batch.y)
+                loss += 0.1 * torch.nn.functional.cross_entropy(machine(features) + counts.log(), who)
+                loss.backward()
+                optimiser.step()
+            weights = {f"predictor.0.{key}": value for key, value in network.named_parameters()}
+            weights |= {"tilt.xi": machine.weight[:, None], "tilt.gamma": machine.bias[:, None]}
+            for key, value in weights.items():
+                expected[key] = expected.get(key, 0) + counts[i] / counts.sum() * value.detach()
+        after = one_round(algorithm, engine, shared, 0)
+    for key, value in expected.items():
+        np.testing.assert_allclose(after[key], value, rtol=1e-4, atol=1e-6, err_msg=key)
+        assert not torch.equal(after[key], shared[key]), key
+
+
+def test_joint_feddrm_routes_without_the_prior(vectors):
+    block = {"encoder": "mlp", "dimension": 4, "momentum": 0.9, "steps": 10, "learning_rate": 0.1, "batch_size": 64}
+    model = trained(vectors, "feddrm", options={"joint": True}, rounds=20, predictor=block)
+    embedding = model.embed(vectors.test[0].x)
+    ratio = embedding["router"][:, 0] @ model.shared["tilt.xi"][:, 0].T + model.shared["tilt.gamma"][:, 0]
+    torch.testing.assert_close(model.algorithm.log_scores(model.shared, embedding), ratio)
+    assert evaluate(model, vectors)["routing_accuracy"] > 0.5

@@ -1,17 +1,67 @@
 """FedDRM: one component a client, shared encoders, a head a client, routing by density ratios (Wang et al. 2026).
 
 FedSPM with C = 1: the mixture is gone, and what is left of Q̃₂ is multinomial logistic regression of the client on h(x).
+
+`options.joint` is what the authors' code does instead: one encoder g for both tasks, and in every local step
+
+    0.9 · cross-entropy of the label + 0.1 · cross-entropy of the client + ½ · 5·10⁻⁴ ‖parameters‖²
+
+with routing by argmax_i γ_i + ξ_iᵀ g(x), without the prior ρ_i.
 """
 
 from collections.abc import Mapping
 
-from torch import nn
+from jaxtyping import Float
+from pydantic import Field
+from torch import Tensor, nn
 
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.core.algorithm import Task
-from fedspm.core.settings import Settings
+from fedspm.core.local import Batch, Client
+from fedspm.core.replies import Mean, Tensors
+from fedspm.core.settings import Settings, Strict
+from fedspm.mixture import em
+from fedspm.mixture.model import HEAD, TILT, log_likelihood, log_ratio
+
+LABEL_SHARE, WEIGHT_DECAY = 0.9, 5e-4  # configs/feddrm.yaml of the authors
 
 
 class FedDRM(FedSPM):
+    class Options(Strict):
+        joint: bool = Field(False, description="one encoder, one loss and no prior, as in the authors' code")
+
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings.model_copy(update={"components": 1, "variant": "1x"}), task, networks)
+        if self.options.joint:
+            self.encoders.remove(self.router)
+            self.router = self.predictor
+
+    def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
+        if not self.options.joint:
+            return super().maximise(client, shared, tau)
+        everything = client.private["responsibilities"]
+
+        def objective(moving: Tensors, batch: Batch) -> Tensor:
+            features = self.predictor(moving, self.standardise(shared, batch.x), training=True)
+            likelihood = log_likelihood(moving["head.weight"], moving["head.bias"], features)
+            label = em.supervised_loss(everything[batch.row], em.of_label(likelihood, batch.y))
+            ratio = log_ratio(moving["tilt.xi"], moving["tilt.gamma"], features)
+            whose = em.drm_loss(everything[batch.row], ratio, tau.log(), client.index)
+            size = sum(value.square().sum() for value in moving.values() if value.requires_grad)
+            return LABEL_SHARE * label + (1 - LABEL_SHARE) * whose + WEIGHT_DECAY / 2 * size
+
+        start = self.predictor.take(shared) | {name: shared[name] for name in TILT}
+        start |= {name: client.private[name] for name in HEAD}
+        moved = self.local_solver(client, "supervised", self.predictor, start, objective)
+        private = client.private | {name: moved.pop(name) for name in HEAD}
+        return Mean(client.n, **moved), private
+
+    def embed(self, shared: Tensors, x: Tensor) -> Tensors:
+        if not self.options.joint:
+            return super().embed(shared, x)
+        features = self.predictor(shared, self.standardise(shared, x))
+        return {"predictor": features, "router": features}
+
+    def log_scores(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m"]:
+        scores = super().log_scores(shared, embedding)
+        return scores - self.log_prior(shared["tau"]) if self.options.joint else scores
