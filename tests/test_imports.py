@@ -15,6 +15,7 @@ MAY_IMPORT = {
     "data": LEAVES | {"data"},
     "encoders": LEAVES | {"encoders"},
     "core": LEAVES | {"core", "encoders"},
+    "likelihood": {"errors", "likelihood"},
     "mixture": LEAVES | {"core", "encoders", "mixture"},
     "algorithms": LEAVES | {"core", "encoders", "mixture", "algorithms"},
     "engines": LEAVES | {"core", "data", "engines"},
