@@ -2,6 +2,7 @@
 
 from fedspm.likelihood.drm import DensityRatioFit, Separated, fit_drm
 from fedspm.likelihood.multipliers import Infeasible, Multipliers, NotConverged, solve_multipliers
+from fedspm.likelihood.profile import accumulation_factors, exact_q2, gauge_shift, profile_log_el, surrogate_q2
 
 __all__ = [
     "DensityRatioFit",
@@ -9,6 +10,11 @@ __all__ = [
     "Multipliers",
     "NotConverged",
     "Separated",
+    "accumulation_factors",
+    "exact_q2",
     "fit_drm",
+    "gauge_shift",
+    "profile_log_el",
     "solve_multipliers",
+    "surrogate_q2",
 ]

@@ -1,0 +1,133 @@
+"""The profile log-EL of the mixture, the exact Q₂ and its surrogate Q̃₂, as functions of the log-ratios of all rows.
+
+All three depend on φ = (γ, ξ, ν) through log_ratio_jic = γ_ic + ξ_icᵀ h_c(x_j) only, so each comes with its `pull`: the
+derivative with respect to log_ratio, from which the chain rule gives every gradient (diagnostics.py). By the envelope
+theorem the multipliers count as constants in it. `client` says to which client each of the n pooled rows belongs.
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.special import logsumexp
+
+from fedspm.errors import FedSPMError
+from fedspm.likelihood.multipliers import Multipliers, solve_multipliers
+
+Array = np.ndarray
+
+
+@dataclass(frozen=True)
+class Objective:
+    """A value, and its derivative with respect to the log-ratios, (n, m, C)."""
+
+    value: float
+    pull: Array
+
+
+@dataclass(frozen=True)
+class ExactObjective(Objective):
+    """An objective that contains the baseline weights, and their multipliers λ_ic in the order of log_ratio."""
+
+    solution: Multipliers
+
+
+def log_posterior(log_ratio: Array, client: Array, log_mixing: Array, log_likelihood: Array) -> Array:
+    """log w_ijc of eq. 7 for every pooled row under its own client, (n, C)."""
+    joint = _log_joint(log_ratio, client, log_mixing, log_likelihood)
+    return np.asarray(joint - logsumexp(joint, axis=1, keepdims=True))
+
+
+def profile_log_el(log_ratio: Array, client: Array, log_mixing: Array, log_likelihood: Array) -> ExactObjective:
+    """pℓ = Σ_j log r_j + Σ_j log Σ_c π_ic exp(log_ratio_jic) P_ic(y_j | x_j), with i the client of row j.
+
+    log_ratio is (n, m, C), log_mixing (m, C), log_likelihood (n, C): log P_ic(y_j | x_j) under the row's own client.
+    """
+    _check(log_ratio, client)
+    solution = _baseline(log_ratio)
+    joint = _log_joint(log_ratio, client, log_mixing, log_likelihood)
+    total = logsumexp(joint, axis=1, keepdims=True)
+    value = solution.sum_log_weights + float(total.sum())
+    return ExactObjective(
+        value, _own(np.exp(joint - total), client, log_ratio) - _of_baseline(log_ratio, solution), solution
+    )
+
+
+def exact_q2(log_ratio: Array, client: Array, responsibilities: Array) -> ExactObjective:
+    """Q₂ = Σ_jc w_jc log_ratio_jic − Σ_j log(1 + Σ_i'c λ_i'c (exp(log_ratio_ji'c) − 1)), λ from eq. 6"""
+    _check(log_ratio, client)
+    solution = _baseline(log_ratio)
+    n = len(log_ratio)
+    value = _tilted(log_ratio, client, responsibilities) + solution.sum_log_weights + n * np.log(n)
+    pull = _own(responsibilities, client, log_ratio) - _of_baseline(log_ratio, solution)
+    return ExactObjective(value, pull, solution)
+
+
+def surrogate_q2(log_ratio: Array, client: Array, responsibilities: Array) -> Objective:
+    """Q̃₂ = Σ_jc w_jc log_ratio_jic − Σ_j log Σ_i'c τ_i'c exp(log_ratio_ji'c)"""
+    _check(log_ratio, client)
+    scores = log_ratio + _log_tau(log_ratio, client, responsibilities)
+    everybody = logsumexp(scores, axis=(1, 2), keepdims=True)
+    value = _tilted(log_ratio, client, responsibilities) - float(everybody.sum())
+    return Objective(value, _own(responsibilities, client, log_ratio) - np.exp(scores - everybody))
+
+
+def gauge_shift(log_ratio: Array, client: Array, responsibilities: Array) -> float:
+    """a = log Σ_j 1 / Σ_i'c τ_i'c exp(log_ratio_ji'c), to be added to every γ.
+
+    Q̃₂, routing and responsibilities do not change with it; with it the weights that λ = τ/n gives sum to one, which is
+    where eq. 6 has a solution at the optimum. Without it there often is none.
+    """
+    scores = log_ratio + _log_tau(log_ratio, client, responsibilities)
+    return float(logsumexp(-logsumexp(scores, axis=(1, 2))))
+
+
+def total_responsibilities(client: Array, responsibilities: Array, clients: int) -> Array:
+    """τ_ic = Σ_j w_ijc, (m, C)"""
+    tau = np.zeros((clients, responsibilities.shape[1]))
+    np.add.at(tau, client, responsibilities)
+    return tau
+
+
+def accumulation_factors(momentum: float, steps: int) -> tuple[float, float]:
+    """a_E = Σ_e μ_{E,e} and s_E = Σ_e μ_{E,e}², with μ_{E,e} = (1 − μ^(E−e)) / (1 − μ)"""
+    if not 0 <= momentum < 1:
+        raise FedSPMError(f"momentum = {momentum} must be at least 0 and below 1")
+    factors = np.cumsum(momentum ** np.arange(steps))  # 1, 1 + μ, … is μ_{E,e} for e = E − 1, …, 0
+    return float(factors.sum()), float((factors**2).sum())
+
+
+def _check(log_ratio: Array, client: Array) -> None:
+    if log_ratio.ndim != 3 or len(client) != len(log_ratio):
+        raise FedSPMError(f"log_ratio has shape {log_ratio.shape} for {len(client)} rows; expected (n, m, C)")
+
+
+def _baseline(log_ratio: Array) -> Multipliers:
+    return solve_multipliers(log_ratio=log_ratio.reshape(len(log_ratio), -1))
+
+
+def _of_baseline(log_ratio: Array, solution: Multipliers) -> Array:
+    """λ_i'c exp(log_ratio_ji'c) / (1 + λᵀg_j), that is n r_j λ_i'c exp(log_ratio_ji'c), without overflow."""
+    multipliers = solution.multipliers.reshape(log_ratio.shape[1:])
+    with np.errstate(divide="ignore"):
+        log_weights = np.log(solution.weights)[:, None, None]
+    return np.asarray(len(log_ratio) * multipliers * np.exp(log_ratio + log_weights))
+
+
+def _own(values: Array, client: Array, like: Array) -> Array:
+    """(n, C) figures of each row's own client, zero for the others, (n, m, C)."""
+    placed = np.zeros(like.shape)
+    placed[np.arange(len(client)), client] = values
+    return placed
+
+
+def _tilted(log_ratio: Array, client: Array, responsibilities: Array) -> float:
+    return float((responsibilities * log_ratio[np.arange(len(client)), client]).sum())
+
+
+def _log_tau(log_ratio: Array, client: Array, responsibilities: Array) -> Array:
+    with np.errstate(divide="ignore"):
+        return np.asarray(np.log(total_responsibilities(client, responsibilities, log_ratio.shape[1])))
+
+
+def _log_joint(log_ratio: Array, client: Array, log_mixing: Array, log_likelihood: Array) -> Array:
+    return np.asarray(log_mixing[client] + log_ratio[np.arange(len(client)), client] + log_likelihood)
