@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from commands import fedspm
+
 ROOT = Path(__file__).parents[1]
 EXAMPLE = ROOT / "examples" / "plugin"
 SMALL = ["--clients", 3, "--rounds", 2, "--workers", 1, "--set", "predictor.steps=2", "--set", "router.steps=2"]
@@ -36,22 +38,16 @@ def with_plugin(tmp_path_factory):
     return installed(EXAMPLE, tmp_path_factory.mktemp("site"))
 
 
-def fedspm(environment, *arguments):
-    command = [sys.executable, "-m", "fedspm.cli", *map(str, arguments)]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-
-
 @pytest.mark.parametrize("algorithm", ["fedmedian", "fedspm"])
 def test_a_plugin_is_found_by_name_and_trains(with_plugin, tmp_path, algorithm):
     out = tmp_path / "run"
     encoders = ["--set", "predictor.encoder=patches", "--set", "router.encoder=patches"]
-    done = fedspm(with_plugin, "train", "--algorithm", algorithm, "--data", "digits", *encoders, *SMALL, "--out", out)
-    assert done.returncode == 0, done.stderr
+    data = ["--algorithm", algorithm, "--data", "digits"]
+    fedspm("train", *data, *encoders, *SMALL, "--out", out, env=with_plugin)
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["shape"] == [3, 8, 8]
     assert manifest["encoders"]["predictor"]["parameters"] == 3 * 16 * 16 + 16 + 16 * 4 * 32 + 32
-    again = fedspm(with_plugin, "resume", out)
-    assert again.returncode == 0, again.stderr
+    fedspm("resume", out, env=with_plugin)
 
 
 def test_the_plugins_median_is_the_median(with_plugin):
@@ -76,7 +72,7 @@ def test_unknown_names_list_what_plugins_offer(with_plugin, tmp_path):
         (["--data", "digit"], "digits"),
         (["--set", "predictor.encoder=patch"], "patches"),
     ):
-        refused = fedspm(with_plugin, "train", *arguments, "--out", tmp_path / "run")
+        refused = fedspm("train", *arguments, "--out", tmp_path / "run", env=with_plugin, check=False)
         assert refused.returncode == 1
         assert known in refused.stderr
         assert "Traceback" not in refused.stderr
@@ -92,9 +88,8 @@ def test_a_plugin_that_cannot_be_imported_is_named(tmp_path):
         .replace("fedspm-example", "broken")
         .replace("fedspm_example.fedmedian:FedMedian", "broken:Method")
     )
-    refused = fedspm(
-        installed(package, tmp_path / "site"), "train", "--algorithm", "fedmedian", "--out", tmp_path / "run"
-    )
+    environment = installed(package, tmp_path / "site")
+    refused = fedspm("train", "--algorithm", "fedmedian", "--out", tmp_path / "run", env=environment, check=False)
     assert refused.returncode == 1
     assert "'fedmedian' of broken (broken:Method) cannot be loaded" in refused.stderr
     assert "Traceback" not in refused.stderr

@@ -1,4 +1,4 @@
-"""The command line: fedspm train | resume | compare | evaluate | route | bench."""
+"""The command line: fedspm train | resume | compare | diagnose | evaluate | route | bench."""
 
 import json
 import os
@@ -96,6 +96,10 @@ def train(
             "plugin. (default: fedspm)"
         ),
     ] = None,
+    diagnose_every: Annotated[
+        int | None,
+        typer.Option(help="Rounds between diagnoses of convergence, for `fedspm diagnose`. (default: never)"),
+    ] = None,
     tensorboard: Annotated[
         bool | None, typer.Option("--tensorboard", help="Also write TensorBoard files. (default: no)")
     ] = None,
@@ -124,6 +128,7 @@ def train(
         "workers": workers,
         "device": device,
         "algorithm": algorithm,
+        "diagnose_every": diagnose_every,
         "tensorboard": tensorboard,
     }
     settings = resolve(_layers(config, options, set_))
@@ -228,6 +233,27 @@ def evaluate(run: RunFolder, as_json: AsJson = False) -> None:
         print(json.dumps(metrics, ensure_ascii=False))
     else:
         console.print(results_table(metrics, f"{run}, round {metrics['round']}"))
+
+
+@app.command()
+def diagnose(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders trained with --diagnose-every.")],
+    out: Annotated[Path | None, typer.Option(help="Picture, svg or png. (default: convergence.svg in the run)")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Gradient norms and bridge errors along training, as the paper's momentum figure shows them."""
+    from fedspm.diagnose import BRIDGE, bridge_rows, bridges, write_picture
+    from fedspm.runs import Run
+
+    found = bridges([Run.open(run) for run in runs])
+    picture = write_picture(found, out or runs[0] / "convergence.svg")
+    rows = bridge_rows(found)
+    if as_json:
+        for row in rows:
+            print(json.dumps(dict(zip(BRIDGE, row, strict=True)), ensure_ascii=False))
+    else:
+        console.print(plain_table(BRIDGE, rows, "after the last diagnosed round"))
+        _say(f"picture   {picture}")
 
 
 @app.command()

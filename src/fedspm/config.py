@@ -62,6 +62,9 @@ class Shift(Strict):
 class Config(Settings):
     preset: Literal["default", "paper"] = Field("default", description="default: measured best; paper: as printed")
     eval_every: int = Field(10, ge=1, description="rounds between evaluations, each followed by a checkpoint")
+    diagnose_every: Annotated[int, Field(ge=1)] | None = Field(
+        None, description="rounds between diagnoses of convergence: docs/likelihood.md"
+    )
     keep_checkpoints: int = Field(2, ge=1, description="how many of the newest checkpoints to keep")
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="clients trained at the same time; auto: one a core"
@@ -120,7 +123,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
 
 def differences(one: Config, other: Config) -> list[str]:
     """Settings that change a result and are not the same, as `key: this, now that`."""
-    indifferent = {"workers", "device", "keep_checkpoints", "tensorboard"}
+    indifferent = {"diagnose_every", "workers", "device", "keep_checkpoints", "tensorboard"}
     values = [{key: config.value(key) for key in _keys(Config) if key not in indifferent} for config in (one, other)]
     return [f"{key}: {values[0][key]}, now {values[1][key]}" for key in values[0] if values[0][key] != values[1][key]]
 

@@ -74,6 +74,26 @@ def comparison_curves(methods: Mapping[str, Mapping[int, Sequence[Mapping[str, A
     return figure
 
 
+def convergence(runs: Mapping[str, Any]) -> Figure:
+    """The paper's momentum figure: running means of ‖∇F‖² and ε̂, and the normalised sum of δ̂."""
+    figure = Figure(figsize=(10, 3.2), layout="constrained")
+    names = {
+        "gradient": "$T^{-1}\\sum\\|\\nabla_\\phi F\\|^2$",
+        "epsilon": "$\\bar\\varepsilon_T$",
+        "delta": "$\\bar\\delta_T$",
+    }
+    for axes, (key, title) in zip(figure.subplots(1, 3), names.items(), strict=True):
+        for i, (label, bridge) in enumerate(runs.items()):
+            axes.plot(bridge.rounds + 1, getattr(bridge, key), color=COLOURS[i % len(COLOURS)], label=label)
+        axes.set(xlabel="round", title=title)
+        positive = any((getattr(bridge, key) > 0).any() for bridge in runs.values())
+        axes.set_yscale("log" if positive and key == "gradient" else "linear")
+        axes.grid(alpha=0.25)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    figure.axes[0].legend(frameon=False, fontsize=7)
+    return figure
+
+
 def rendered(figure: Figure, kind: str) -> bytes:
     """The bytes of a picture, the same every time: svg or png."""
     buffer = io.BytesIO()

@@ -138,7 +138,15 @@ class Run:
     # -- metrics -----------------------------------------------------------------------------------------------------
 
     def metrics(self) -> list[dict[str, Any]]:
-        path = self.path / "metrics.jsonl"
+        """What was evaluated, a line a round."""
+        return self._lines("metrics.jsonl")
+
+    def diagnostics(self) -> list[dict[str, Any]]:
+        """What `diagnose_every` measured, a line a round."""
+        return self._lines("diagnostics.jsonl")
+
+    def _lines(self, file: str) -> list[dict[str, Any]]:
+        path = self.path / file
         if not path.exists():
             return []
         lines = []
@@ -160,11 +168,11 @@ class Run:
             raise FedSPMError(f"{self.path} has no metrics; {how}")
         return metrics[-1]
 
-    def record(self, metrics: Mapping[str, Any]) -> None:
-        """Add the metrics of a round; lines of that round and later ones, left by a crash, are replaced."""
-        kept = [line for line in self.metrics() if line["round"] < metrics["round"]]
-        lines = [json.dumps(line, ensure_ascii=False) for line in (*kept, metrics)]
-        write_atomically(self.path / "metrics.jsonl", "\n".join(lines) + "\n")
+    def record(self, line: Mapping[str, Any], file: str = "metrics.jsonl") -> None:
+        """Add the line of a round; lines of that round and later ones, left by a crash, are replaced."""
+        kept = [earlier for earlier in self._lines(file) if earlier["round"] < line["round"]]
+        lines = [json.dumps(each, ensure_ascii=False) for each in (*kept, line)]
+        write_atomically(self.path / file, "\n".join(lines) + "\n")
 
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
@@ -206,7 +214,7 @@ class Run:
 
     def sweep(self) -> None:
         """Remove what a killed process left half-written."""
-        for pattern in (".metrics.jsonl.*", ".report.html.*", "checkpoints/.round-*"):
+        for pattern in (".metrics.jsonl.*", ".diagnostics.jsonl.*", ".report.html.*", "checkpoints/.round-*"):
             for leftover in self.path.glob(pattern):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 

@@ -1,6 +1,8 @@
 """A training from its first round to its last: rounds, evaluations, checkpoints, and going on after a stop."""
 
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Protocol, runtime_checkable
 
 from fedspm.config import Config
@@ -9,6 +11,7 @@ from fedspm.core.replies import Tensors
 from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
 from fedspm.evaluation import Model, evaluate
+from fedspm.likelihood.diagnostics import Diagnosis
 from fedspm.runs import Checkpoint, Run
 
 
@@ -69,9 +72,17 @@ def train(
             algorithm.require_fit(checkpoint.shared)
             shared, done, seconds = checkpoint.shared, checkpoint.round, checkpoint.seconds
             engine.privates = {name: engine.send(private) for name, private in checkpoint.privates.items()}
+        diagnosis = Diagnosis(algorithm, engine.data, engine.map) if config.diagnose_every else None
         clock = Clock(seconds, done)
         while done < config.rounds:
+            before = None
+            if diagnosis and config.diagnose_every and done % config.diagnose_every == 0:
+                with clock.paused():
+                    before = diagnosis.before(engine.send(shared), list(engine.privates.values()))
             shared = one_round(algorithm, engine, shared, done)
+            if before:
+                with clock.paused():
+                    run.record({"round": done, **before.after(engine.send(shared))}, "diagnostics.jsonl")
             done += 1
             stop = watcher.round_done(done)
             last = done == config.rounds
@@ -102,6 +113,12 @@ class Clock:
 
     def start(self) -> None:
         self._began = time.perf_counter()
+
+    @contextmanager
+    def paused(self) -> Iterator[None]:
+        self._before = self.seconds()
+        yield
+        self.start()
 
     def seconds(self) -> float:
         return self._before + time.perf_counter() - self._began

@@ -12,21 +12,10 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
+from commands import fedspm
+
 SMALL = "--clients 3 --components 2 --workers 1 --eval-every 2 --set predictor.steps=2 --set router.steps=2"
 SMALL += " --set predictor.batch_size=16 --set router.batch_size=16 --set em.hold=1"
-
-
-def fedspm(*arguments, check=True, **options):
-    done = subprocess.run(
-        [sys.executable, "-m", "fedspm.cli", *map(str, arguments)],
-        capture_output=True,
-        text=True,
-        check=False,
-        **options,
-    )
-    if check:
-        assert done.returncode == 0, done.stderr + done.stdout
-    return done
 
 
 def train(out, *more, **options):

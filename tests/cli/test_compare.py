@@ -9,7 +9,8 @@ import sys
 import time
 
 import pytest
-from test_cli import fedspm
+
+from commands import fedspm
 
 GRID = "--clients 3 --components 2 --eval-every 1 --set predictor.steps=2 --set router.steps=2"
 GRID += " --set predictor.batch_size=16 --set router.batch_size=16 --set em.hold=1 --rounds 3"

@@ -52,10 +52,15 @@ class FedSPM(DensityRatios):
 
     def posterior(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
         """w by eq. 7 (lines 4–5: `expect` runs it over all rows and sends τ)"""
-        private, x = client.private, self.standardise(shared, x)
-        likelihood = log_likelihood(private["head.weight"], private["head.bias"], self.predictor(shared, x))
+        x = self.standardise(shared, x)
+        likelihood = self.label_likelihood(client.private, shared, x, y)
         ratio = log_ratio(shared["tilt.xi"][client.index], shared["tilt.gamma"][client.index], self.router(shared, x))
-        return em.log_responsibilities(private["mixing"].log(), ratio, em.of_label(likelihood, y)).exp()
+        return em.log_responsibilities(client.private["mixing"].log(), ratio, likelihood).exp()
+
+    def label_likelihood(self, private: Tensors, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
+        """log P_ic(y_ij | x_ij) of standardised rows, under one client's heads"""
+        likelihood = log_likelihood(private["head.weight"], private["head.bias"], self.predictor(shared, x))
+        return em.of_label(likelihood, y)
 
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
         """M-step (lines 9–12): π in closed form, the supervised block and the DRM block by local SGD."""

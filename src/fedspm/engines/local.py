@@ -40,7 +40,7 @@ class LocalEngine:
         torch.set_num_threads(1)  # the server's own arithmetic too: its bits must not depend on the machine's cores
         keep_freed_memory()
         self._pool = ThreadPoolExecutor(self.workers, "fedspm", initializer=torch.set_num_threads, initargs=(1,))
-        self._data = [(part.x.to(self.device), part.y.to(self.device)) for part in federation.train]
+        self.data = [(part.x.to(self.device), part.y.to(self.device)) for part in federation.train]
 
     def __enter__(self) -> "LocalEngine":
         return self
@@ -97,7 +97,7 @@ class LocalEngine:
             yield waiting.pop(0).result()
 
     def _client(self, i: int, private: Tensors) -> Client:
-        x, y = self._data[i]
+        x, y = self.data[i]
         return Client(self.federation.names[i], i, x, y, private, self.round, self._seed)
 
 

@@ -61,7 +61,7 @@ def solve_multipliers(g: ArrayLike | None = None, *, log_ratio: ArrayLike | None
     scaled_lambda = start if (rows.one + v @ start > 0).all() else np.zeros(q)
     scaled_lambda, iterations = _newton(v, rows.one, scaled_lambda)
     scaled_lambda = _smallest(v, scaled_lambda, size)
-    s = rows.one + v @ scaled_lambda
+    s = rows.one + v @ scaled_lambda  # positive also if a separating direction was returned: `one` is
     moments = ((v / s[:, None]).mean(0)) * size  # Σ_j r_j g_j: the scale of a row cancels
     weights = np.exp(-rows.log_scale) / (n * s)
     residual = float(max(abs(weights.sum() - 1), np.abs(moments).max(initial=0)))
@@ -106,13 +106,18 @@ def _rows(g: ArrayLike | None, log_ratio: ArrayLike | None) -> _Rows:
 
 
 def _newton(v: Array, one: Array, x: Array) -> tuple[Array, int]:
-    """Minimise −Σ log(one + v x) by Newton's method, kept where all arguments are positive."""
+    """Minimise −Σ log(one + v x) by Newton's method, kept where all arguments are positive.
+
+    If it meets a direction along which all of them grow, which rules out a minimum, it returns that.
+    """
     s = one + v @ x
     previous = np.inf
     for iteration in range(1, ITERATIONS + 1):
         a = v / s[:, None]
         step = _least_squares(a)
         along = a @ step  # how far each log's argument moves, relative to itself
+        if along.min() > 0:  # every log can grow for ever: a proof that there is no minimum
+            return step, iteration
         decrement = float(np.linalg.norm(along))
         if decrement <= 1e-13 * len(s) ** 0.5 or (decrement < 1e-8 and decrement > previous / 2):
             return x, iteration
@@ -168,8 +173,8 @@ def _smallest(v: Array, x: Array, size: Array) -> Array:
 
 def _separating(v: Array, x: Array) -> Array | None:
     """A direction d with v d ≥ 0 and v d ≠ 0; there is one if and only if the system has no solution."""
-    run_away = v @ x
-    if (run_away >= 0).all() and run_away.max() > 0:
+    along = v @ x
+    if (along >= 0).all() and along.max() > 0:
         return x
     found = linprog(-v.sum(0), A_ub=-v, b_ub=np.zeros(len(v)), bounds=(-1, 1), method="highs")
     if found.status != 0 or -found.fun <= 1e-9 * len(v):

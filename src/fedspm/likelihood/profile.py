@@ -3,9 +3,12 @@
 All three depend on φ = (γ, ξ, ν) through log_ratio_jic = γ_ic + ξ_icᵀ h_c(x_j) only, so each comes with its `pull`: the
 derivative with respect to log_ratio, from which the chain rule gives every gradient (diagnostics.py). By the envelope
 theorem the multipliers count as constants in it. `client` says to which client each of the n pooled rows belongs.
+
+A component to which no row belongs (τ_ic ≤ `least`, by default 0) has no distribution: nothing ties its γ and ξ to the
+data, and its constraint in eq. 4, which they would have to satisfy all the same, is left out; its λ is zero.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from scipy.special import logsumexp
@@ -37,25 +40,27 @@ def log_posterior(log_ratio: Array, client: Array, log_mixing: Array, log_likeli
     return np.asarray(joint - logsumexp(joint, axis=1, keepdims=True))
 
 
-def profile_log_el(log_ratio: Array, client: Array, log_mixing: Array, log_likelihood: Array) -> ExactObjective:
+def profile_log_el(
+    log_ratio: Array, client: Array, log_mixing: Array, log_likelihood: Array, least: float = 0.0
+) -> ExactObjective:
     """pℓ = Σ_j log r_j + Σ_j log Σ_c π_ic exp(log_ratio_jic) P_ic(y_j | x_j), with i the client of row j.
 
     log_ratio is (n, m, C), log_mixing (m, C), log_likelihood (n, C): log P_ic(y_j | x_j) under the row's own client.
     """
     _check(log_ratio, client)
-    solution = _baseline(log_ratio)
     joint = _log_joint(log_ratio, client, log_mixing, log_likelihood)
     total = logsumexp(joint, axis=1, keepdims=True)
+    solution = _baseline(log_ratio, client, np.exp(joint - total), least)
     value = solution.sum_log_weights + float(total.sum())
     return ExactObjective(
         value, _own(np.exp(joint - total), client, log_ratio) - _of_baseline(log_ratio, solution), solution
     )
 
 
-def exact_q2(log_ratio: Array, client: Array, responsibilities: Array) -> ExactObjective:
+def exact_q2(log_ratio: Array, client: Array, responsibilities: Array, least: float = 0.0) -> ExactObjective:
     """Q₂ = Σ_jc w_jc log_ratio_jic − Σ_j log(1 + Σ_i'c λ_i'c (exp(log_ratio_ji'c) − 1)), λ from eq. 6"""
     _check(log_ratio, client)
-    solution = _baseline(log_ratio)
+    solution = _baseline(log_ratio, client, responsibilities, least)
     n = len(log_ratio)
     value = _tilted(log_ratio, client, responsibilities) + solution.sum_log_weights + n * np.log(n)
     pull = _own(responsibilities, client, log_ratio) - _of_baseline(log_ratio, solution)
@@ -101,8 +106,13 @@ def _check(log_ratio: Array, client: Array) -> None:
         raise FedSPMError(f"log_ratio has shape {log_ratio.shape} for {len(client)} rows; expected (n, m, C)")
 
 
-def _baseline(log_ratio: Array) -> Multipliers:
-    return solve_multipliers(log_ratio=log_ratio.reshape(len(log_ratio), -1))
+def _baseline(log_ratio: Array, client: Array, responsibilities: Array, least: float) -> Multipliers:
+    """The solution of eq. 6 for all components that have rows, with λ = 0 for the others."""
+    present = (total_responsibilities(client, responsibilities, log_ratio.shape[1]) > least).ravel()
+    solution = solve_multipliers(log_ratio=log_ratio.reshape(len(log_ratio), -1)[:, present])
+    multipliers = np.zeros(len(present))
+    multipliers[present] = solution.multipliers
+    return replace(solution, multipliers=multipliers)
 
 
 def _of_baseline(log_ratio: Array, solution: Multipliers) -> Array:
@@ -110,7 +120,8 @@ def _of_baseline(log_ratio: Array, solution: Multipliers) -> Array:
     multipliers = solution.multipliers.reshape(log_ratio.shape[1:])
     with np.errstate(divide="ignore"):
         log_weights = np.log(solution.weights)[:, None, None]
-    return np.asarray(len(log_ratio) * multipliers * np.exp(log_ratio + log_weights))
+    shown = np.where(multipliers == 0, -np.inf, log_ratio)  # that of an absent component may be anything
+    return np.asarray(len(log_ratio) * multipliers * np.exp(shown + log_weights))
 
 
 def _own(values: Array, client: Array, like: Array) -> Array:

@@ -1,0 +1,216 @@
+"""Convergence along training, as the paper's appendix measures it: F, f⁽ᵗ⁾, f̃⁽ᵗ⁾, their gradients, the bridge errors.
+
+F = −pℓ/n, f⁽ᵗ⁾ = −Q₂⁽ᵗ⁾/n and f̃⁽ᵗ⁾ = −Q̃₂⁽ᵗ⁾/n, all with the exact posterior w⁽ᵗ⁾ at ζ⁽ᵗ⁾; f and f̃ are taken at
+φ⁽ᵗ⁾ and at φ⁽ᵗ⁺¹⁾. By the lemma on the EM gradient bridge ∇_φF(ζ⁽ᵗ⁾) = ∇f⁽ᵗ⁾(φ⁽ᵗ⁾). What needs eq. 6 is given twice:
+in the gauge in which the weights of λ = τ/n sum to one, and `raw`, where it often has no solution (then None).
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, runtime_checkable
+
+import numpy as np
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedspm.core.algorithm import Algorithm
+from fedspm.core.local import chunks
+from fedspm.core.replies import Tensors
+from fedspm.encoders import Encoder
+from fedspm.errors import FedSPMError
+from fedspm.likelihood.multipliers import Infeasible, NotConverged
+from fedspm.likelihood.profile import (
+    Array,
+    ExactObjective,
+    exact_q2,
+    gauge_shift,
+    log_posterior,
+    surrogate_q2,
+)
+from fedspm.mixture.model import TILT, log_ratio
+
+LEAST = 1.0  # a component with less than one row has no distribution to diagnose
+VANISHED = 1e-9  # ‖∇f̃‖² below which a round does not count for Γ₂
+QUANTILE = 0.95
+
+
+@runtime_checkable
+class Semiparametric(Protocol):
+    """A method with heads and tilts: FedSPM, FedDRM."""
+
+    router: Encoder
+
+    def label_likelihood(self, private: Tensors, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]: ...
+
+    def standardise(self, shared: Tensors, x: Tensor) -> Tensor: ...
+
+
+Data = Sequence[tuple[Tensor, Tensor]]  # x and y of every client
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterator[Any]]
+
+
+@dataclass
+class Diagnosis:
+    """Measures a training from outside: it sees the rows of all clients, which only a simulation can."""
+
+    algorithm: Any
+    data: Data
+    map: Map = map
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.algorithm, Semiparametric) or not isinstance(self.algorithm, Algorithm):
+            raise FedSPMError("only fedspm and feddrm have density ratios and heads to diagnose")
+        self._client = np.repeat(np.arange(len(self.data)), [len(y) for _, y in self.data])
+
+    def before(self, shared: Tensors, privates: Sequence[Tensors]) -> "Before":
+        """Everything at ζ⁽ᵗ⁾, with w⁽ᵗ⁾ for what comes after."""
+        ratios = self.log_ratios(shared)
+        with np.errstate(divide="ignore"):
+            mixing = np.log(np.stack([private["mixing"].double().numpy(force=True) for private in privates]))
+        likelihood = self._likelihood(shared, privates)
+        w = np.exp(log_posterior(ratios, self._client, mixing, likelihood))
+        shift = gauge_shift(ratios, self._client, w)
+        n = len(w)
+        surrogate = surrogate_q2(ratios, self._client, w)
+        fixed = _solved(lambda: exact_q2(ratios + shift, self._client, w, LEAST))
+        raw = _solved(lambda: exact_q2(ratios, self._client, w, LEAST))
+        pulls = [objective.pull / n for objective in (surrogate, fixed, raw) if objective is not None]
+        squares = iter(self._squared_gradients(shared, pulls))
+        line: dict[str, Any] = {"shift": shift, "surrogate": -surrogate.value / n, "surrogate_gradient": next(squares)}
+        # pℓ = Q₁ + Q₂ − n log n + Q₃ + entropy of w, at the parameters whose posterior w is
+        with np.errstate(divide="ignore", invalid="ignore"):
+            rest = np.where(w > 0, w * (likelihood + mixing[self._client] - np.log(w)), 0).sum() - n * np.log(n)
+        for name, objective in (("fixed", fixed), ("raw", raw)):
+            line[name] = objective and {
+                "F": -(objective.value + rest) / n,
+                "gradient": next(squares),
+                "f": -objective.value / n,
+            }
+        return Before(self, w, line)
+
+    def log_ratios(self, shared: Tensors) -> Array:
+        """log_ratio of every pooled row for every client and component, in double precision, (n, m, C)."""
+        xi, gamma = (shared[name].double() for name in TILT)
+
+        @torch.no_grad()
+        def of(x: Tensor) -> Array:
+            features = self.algorithm.router(shared, self.algorithm.standardise(shared, x)).double()
+            return np.asarray(log_ratio(xi, gamma, features).numpy(force=True))
+
+        return np.concatenate(list(self.map(of, (x for rows, _ in self.data for x in chunks(rows)))))
+
+    def _likelihood(self, shared: Tensors, privates: Sequence[Tensors]) -> Array:
+        @torch.no_grad()
+        def of(job: tuple[Tensors, Tensor, Tensor]) -> Array:
+            private, x, y = job
+            found = self.algorithm.label_likelihood(private, shared, self.algorithm.standardise(shared, x), y)
+            return np.asarray(found.double().numpy(force=True))
+
+        jobs = (
+            (private, x, y)
+            for private, (rows, labels) in zip(privates, self.data, strict=True)
+            for x, y in zip(chunks(rows), chunks(labels), strict=True)
+        )
+        return np.concatenate(list(self.map(of, jobs)))
+
+    def _squared_gradients(self, shared: Tensors, pulls: Sequence[Array]) -> list[float]:
+        """‖∇_φ‖² of each objective from its pull on the log-ratios, by the chain rule through the router encoder."""
+        router = self.algorithm.router
+        names = (*router.parameters, *TILT)
+
+        def of(job: tuple[Tensor, list[Tensor]]) -> list[list[Tensor]]:
+            x, forces = job
+            moving = {name: shared[name].detach().requires_grad_() for name in names}
+            features = router(shared | moving, self.algorithm.standardise(shared, x)).double()
+            ratio = log_ratio(moving["tilt.xi"].double(), moving["tilt.gamma"].double(), features)
+            inputs = [moving[name] for name in names]
+            return [
+                [g.double() for g in torch.autograd.grad(ratio, inputs, force, retain_graph=True)] for force in forces
+            ]
+
+        def jobs() -> Iterator[tuple[Tensor, list[Tensor]]]:
+            first = 0
+            for rows, _ in self.data:
+                for x in chunks(rows):
+                    yield x, [torch.from_numpy(pull[first : first + len(x)]).to(x.device) for pull in pulls]
+                    first += len(x)
+
+        totals: list[list[Tensor]] | None = None
+        for parts in self.map(of, jobs()):
+            totals = (
+                parts
+                if totals is None
+                else [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(totals, parts, strict=True)]
+            )
+        assert totals is not None
+        return [float(sum(g.square().sum() for g in gradient)) for gradient in totals]
+
+
+@dataclass(frozen=True)
+class Before:
+    """What was measured before a round; the figures after it use the same w⁽ᵗ⁾."""
+
+    diagnosis: Diagnosis
+    responsibilities: Array
+    line: Mapping[str, Any]
+
+    def after(self, shared: Tensors) -> dict[str, Any]:
+        """The whole line of a round: f⁽ᵗ⁾ and f̃⁽ᵗ⁾ at φ⁽ᵗ⁺¹⁾ added."""
+        client, w, n = self.diagnosis._client, self.responsibilities, len(self.responsibilities)
+        ratios = self.diagnosis.log_ratios(shared)
+        shift = gauge_shift(ratios, client, w)
+        line = dict(self.line) | {"surrogate_after": -surrogate_q2(ratios, client, w).value / n, "shift_after": shift}
+        for name, moved in (("fixed", ratios + shift), ("raw", ratios)):
+            if line[name] is not None:
+                objective = _solved(lambda moved=moved: exact_q2(moved, client, w, LEAST))  # type: ignore[misc]
+                line[name] = line[name] | {"f_after": None if objective is None else -objective.value / n}
+        return line
+
+
+def _solved(objective: Callable[[], ExactObjective]) -> ExactObjective | None:
+    try:
+        return objective()
+    except (Infeasible, NotConverged):
+        return None
+
+
+# -- the bridge errors -----------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Bridge:
+    """The three panels of the momentum figure, and how many rounds had no solution."""
+
+    rounds: Array
+    gradient: Array  # T⁻¹ Σ ‖∇F‖², for every T
+    epsilon: Array  # ε̄_T = T⁻¹ Σ ε̂⁽ᵗ⁾
+    delta: Array  # δ̄_T = T^(−1/2) Σ δ̂⁽ᵗ⁾
+    gamma2: float  # Γ̂₂: the 95 % quantile of ‖∇f‖²/‖∇f̃‖²
+    unsolved: int
+
+
+def bridge_errors(lines: Sequence[Mapping[str, Any]], gauge: str = "fixed") -> Bridge:
+    """Γ̂₂, ε̂ and δ̂ from the lines of a training; rounds whose system had no solution are left out and counted."""
+    solved = [line for line in lines if line[gauge] is not None and line[gauge]["f_after"] is not None]
+    if not solved:
+        raise FedSPMError(f"none of the {len(lines)} diagnosed rounds has a solution of eq. 6 in the {gauge} gauge")
+    exact = np.array([line[gauge]["gradient"] for line in solved])
+    surrogate = np.array([line["surrogate_gradient"] for line in solved])
+    valid = surrogate > VANISHED
+    if not valid.any():
+        raise FedSPMError(f"‖∇f̃‖² is below {VANISHED:g} in every diagnosed round: Γ₂ cannot be estimated")
+    gamma2 = float(np.quantile(exact[valid] / surrogate[valid], QUANTILE))
+    epsilon = np.maximum(exact - gamma2 * surrogate, 0)
+    moved = np.array([line[gauge]["f_after"] - line[gauge]["f"] for line in solved])
+    moved_surrogate = np.array([line["surrogate_after"] - line["surrogate"] for line in solved])
+    delta = np.maximum(moved - moved_surrogate, 0)
+    count = np.arange(1, len(solved) + 1)
+    return Bridge(
+        rounds=np.array([line["round"] for line in solved]),
+        gradient=np.cumsum(exact) / count,
+        epsilon=np.cumsum(epsilon) / count,
+        delta=np.cumsum(delta) / np.sqrt(count),
+        gamma2=gamma2,
+        unsolved=len(lines) - len(solved),
+    )
