@@ -242,10 +242,11 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Gradient norms and bridge errors along training, as the paper's momentum figure shows them."""
-    from fedspm.diagnose import BRIDGE, bridge_rows, bridges, write_picture
+    from fedspm.diagnose import BRIDGE, accumulation, bridge_rows, bridges, write_picture
     from fedspm.runs import Run
 
-    found = bridges([Run.open(run) for run in runs])
+    opened = [Run.open(run) for run in runs]
+    found = bridges(opened)
     picture = write_picture(found, out or runs[0] / "convergence.svg")
     rows = bridge_rows(found)
     if as_json:
@@ -253,6 +254,8 @@ def diagnose(
             print(json.dumps(dict(zip(BRIDGE, row, strict=True)), ensure_ascii=False))
     else:
         console.print(plain_table(BRIDGE, rows, "after the last diagnosed round"))
+        for each in opened:
+            _say(accumulation(each))
         _say(f"picture   {picture}")
 
 

@@ -10,7 +10,7 @@ from fedspm.likelihood.profile import accumulation_factors
 from fedspm.pictures import convergence, rendered
 from fedspm.runs import Run
 
-BRIDGE = ("run", "momentum", "gauge", "‖∇F‖²", "Γ₂", "ε", "δ", "a_E", "s_E", "unsolved")
+BRIDGE = ("run", "μ", "gauge", "‖∇F‖²", "Γ₂", "ε", "δ", "unsolved")
 
 
 def bridges(runs: Sequence[Run]) -> list[tuple[Run, str, Bridge | None]]:
@@ -29,15 +29,20 @@ def bridges(runs: Sequence[Run]) -> list[tuple[Run, str, Bridge | None]]:
 def bridge_rows(found: Sequence[tuple[Run, str, Bridge | None]]) -> list[list[str]]:
     rows = []
     for run, gauge, bridge in found:
-        block = run.config.router
-        a, s = accumulation_factors(block.momentum, block.steps)
-        name = [run.path.name, f"{block.momentum:g}", gauge]
+        name = [run.path.name, f"{run.config.router.momentum:g}", gauge]
         if bridge is None:
-            rows.append([*name, "–", "–", "–", "–", f"{a:.1f}", f"{s:.1f}", "all"])
+            rows.append([*name, "–", "–", "–", "–", "all"])
             continue
         figures = [bridge.gradient[-1], bridge.gamma2, bridge.epsilon[-1], bridge.delta[-1]]
-        rows.append([*name, *(f"{value:.3g}" for value in figures), f"{a:.1f}", f"{s:.1f}", str(bridge.unsolved)])
+        rows.append([*name, *(f"{value:.3g}" for value in figures), str(bridge.unsolved)])
     return rows
+
+
+def accumulation(run: Run) -> str:
+    """The factors of the theorem, for the DRM block of a run."""
+    block = run.config.router
+    a, s = accumulation_factors(block.momentum, block.steps)
+    return f"{run.path.name}: μ = {block.momentum:g}, E = {block.steps} local steps, a_E = {a:.2f}, s_E = {s:.2f}"
 
 
 def write_picture(found: Sequence[tuple[Run, str, Bridge | None]], path: Path) -> Path:
