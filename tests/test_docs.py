@@ -1,0 +1,32 @@
+"""Pages whose code must run, and the pages that every algorithm must have."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedspm.algorithms import ALGORITHMS
+
+DOCS = Path(__file__).parents[1] / "docs"
+
+
+def test_the_example_of_the_page_on_likelihood_runs():
+    for code in re.findall(r"```python\n(.*?)```", (DOCS / "likelihood.md").read_text(), re.DOTALL):
+        done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        assert "all samples equal" in done.stdout
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_algorithm_has_a_page(name):
+    page = (DOCS / "algorithms" / f"{name.replace('-', '_')}.md").read_text()
+    for part in ("## What", "## Our number", "fedspm"):
+        assert part in page, part
+
+
+@pytest.mark.parametrize("page", sorted(DOCS.rglob("*.md")), ids=lambda page: page.stem)
+def test_links_lead_somewhere(page):
+    for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
+        assert (page.parent / target).exists(), target
