@@ -31,6 +31,7 @@ MAY_IMPORT = {
     "cell": LEAVES | {"config", "report", "runs", "training"},
     "grid": LEAVES | {"cell", "config", "runs", "terminal"},
     "comparison": LEAVES | {"algorithms", "config", "files", "grid", "pictures", "runs"},
+    "choosing": LEAVES | {"algorithms", "comparison", "config", "files", "grid", "pictures", "runs"},
     "report": {"data", "evaluation", "files", "pictures", "queries", "runs"},
 }
 

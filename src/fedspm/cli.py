@@ -1,4 +1,4 @@
-"""The command line: fedspm train | resume | compare | diagnose | evaluate | route | bench."""
+"""The command line: fedspm train | resume | compare | choose | diagnose | evaluate | route | bench."""
 
 import json
 import os
@@ -6,6 +6,7 @@ import shlex
 import shutil
 import sys
 import warnings
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -16,7 +17,10 @@ from fedspm.terminal import console, errors, plain_table, results_table, watchin
 from fedspm.version import __version__
 
 if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Sequence
+
     from fedspm.data.federation import Federation
+    from fedspm.grid import Cell
     from fedspm.runs import Checkpoint, Run
 
 app = typer.Typer(
@@ -61,6 +65,7 @@ Horizon = Annotated[int | None, typer.Option(help="Length of the annealing sched
 EvalEvery = Annotated[
     int | None, typer.Option(help="Rounds between evaluations, each with a checkpoint. (default: 10)")
 ]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Trainings at a time. (default: one a core)")]
 Set = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, e.g. --set router.steps=20. Repeatable."),
@@ -169,7 +174,7 @@ def compare(
     horizon: Horizon = None,
     seeds: Annotated[str, typer.Option(help="Seeds with commas: data, partition and first weights.")] = "0",
     eval_every: EvalEvery = None,
-    jobs: Annotated[int | None, typer.Option(min=1, help="Trainings at a time. (default: one a core)")] = None,
+    jobs: Jobs = None,
     out: Annotated[Path, typer.Option(help="Folder of the tables and of all runs; goes on where it stopped.")] = Path(
         "runs/compare"
     ),
@@ -184,10 +189,10 @@ def compare(
         comparison_cells,
         cost_rows,
         difference_rows,
+        method_rows,
         slowest_first,
         write_comparison,
     )
-    from fedspm.grid import run_shown
 
     options = {
         "data.name": data,
@@ -199,14 +204,10 @@ def compare(
         "eval_every": eval_every,
     }
     cells = comparison_cells(_layers(config, options, set_), algorithms, seeds, out)
-    jobs = min(jobs or os.cpu_count() or 1, len(cells))
-    with console.status("looking at what is done"):
-        waiting = sum(not cell.finished() for cell in cells)
-    _say(f"{len(cells)} trainings, {len(cells) - waiting} of them done, {jobs} at a time: {out / 'runs'}")
-    command = _command()
-    failures, stopped = run_shown(slowest_first(cells), jobs, command, lambda: write_comparison(out, cells, command))
-    methods = write_comparison(out, cells, command)
-    if methods:
+    with _grid(cells, slowest_first(cells), jobs, lambda command: write_comparison(out, cells, command)):
+        methods = method_rows(cells)
+        if not methods:
+            return
         title = "\naccuracy in per cent, mean ± standard deviation over seeds"
         console.print(plain_table(REACHED, accuracy_rows(methods, PLAIN), title))
         if len(methods) > 1:
@@ -216,11 +217,43 @@ def compare(
         console.print(plain_table(COSTS, cost_rows(methods, PLAIN), title))
         _say(f"tables    {out}/table.md, table.csv, table.tex")
         _say(f"curves    {out}/curves.png, curves.svg")
-    if stopped:
-        _say("stopped; go on with the same command")
-        raise typer.Exit(INTERRUPTED)
-    if failures:
-        raise FedSPMError("; ".join(f"{cell.name}: {problem}" for cell, problem in failures.items()))
+
+
+@app.command()
+def choose(
+    config: ConfigFile = None,
+    components: Annotated[str, typer.Option(help="Numbers of components to try, with commas.")] = "1,2,3,4,5",
+    algorithm: Annotated[str | None, typer.Option(help="fedspm or fedgmm. (default: fedspm)")] = None,
+    data: DataSet = None,
+    clients: Clients = None,
+    preset: Preset = None,
+    rounds: Rounds = None,
+    seeds: Annotated[str, typer.Option(help="Seeds with commas.")] = "0",
+    eval_every: EvalEvery = None,
+    jobs: Jobs = None,
+    out: Annotated[Path, typer.Option(help="Folder of the table and of all runs; goes on where it stopped.")] = Path(
+        "runs/choose"
+    ),
+    set_: Set = None,
+) -> None:
+    """How many components? Train each number, and compare the likelihood of rows that were held out."""
+    from fedspm.choosing import HEADINGS, best_count, choice_cells, choice_rows, scores, write_choice
+
+    options = {
+        "algorithm": algorithm,
+        "data.name": data,
+        "data.clients": clients,
+        "preset": preset,
+        "rounds": rounds,
+        "eval_every": eval_every,
+    }
+    cells = choice_cells(_layers(config, options, set_), components, seeds, out)
+    with _grid(cells, cells, jobs, lambda command: write_choice(out, cells, command)):
+        if found := scores(cells):
+            title = "\nmean of log P(client, label | x) over held-out rows"
+            console.print(plain_table(HEADINGS, choice_rows(cells), title))
+            _say(f"best      C = {best_count(found)}")
+            _say(f"picture   {out}/components.png, components.svg")
 
 
 @app.command()
@@ -299,6 +332,28 @@ def bench(
         print(json.dumps(result))
     else:
         console.print(round_table(result))
+
+
+@contextmanager
+def _grid(
+    cells: "Sequence[Cell]", order: "Sequence[Cell]", jobs: int | None, write: "Callable[[str], object]"
+) -> "Iterator[None]":
+    """Train a grid, writing its tables as cells end; then show them, then say what did not end well."""
+    from fedspm.grid import run_shown
+
+    jobs = min(jobs or os.cpu_count() or 1, len(cells))
+    with console.status("looking at what is done"):
+        done = sum(cell.finished() for cell in cells)
+    _say(f"{len(cells)} trainings, {done} of them done, {jobs} at a time: {cells[0].folder.parent}")
+    command = _command()
+    failures, stopped = run_shown(order, jobs, command, lambda: write(command))
+    write(command)
+    yield
+    if stopped:
+        _say("stopped; go on with the same command")
+        raise typer.Exit(INTERRUPTED)
+    if failures:
+        raise FedSPMError("; ".join(f"{cell.name}: {problem}" for cell, problem in failures.items()))
 
 
 def _layers(config: Path | None, options: dict[str, Any], assignments: list[str] | None) -> dict[str, Any]:

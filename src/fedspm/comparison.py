@@ -43,7 +43,7 @@ class Method:
 def comparison_cells(settings: Mapping[str, Any], rows: str, seeds: str, folder: Path) -> list[Cell]:
     """Every method with every seed, as run folders below `folder`."""
     cells = []
-    for seed in _numbers(seeds):
+    for seed in numbers("--seeds", seeds):
         for row in _named_rows(rows):
             algorithm, _, variant = row.rpartition("-") if row.endswith(("-1x", "-cx")) else (row, "", "")
             chosen = {"algorithm": algorithm, "seed": seed} | ({"variant": variant} if variant else {})
@@ -68,16 +68,17 @@ def _named_rows(text: str) -> list[str]:
     return rows
 
 
-def _numbers(text: str) -> list[int]:
+def numbers(option: str, text: str) -> list[int]:
+    """Different whole numbers from the command line."""
     try:
-        numbers = [int(part) for part in text.split(",")]
+        found = [int(part) for part in text.split(",")]
     except ValueError:
-        numbers = []
-    if not numbers or len(set(numbers)) < len(numbers) or min(numbers) < 0:
+        found = []
+    if not found or len(set(found)) < len(found) or min(found) < 0:
         raise FedSPMError(
-            f"--seeds {text!r}: write different whole numbers with commas between them, for instance 0,1,2"
+            f"{option} {text!r}: write different whole numbers with commas between them, for instance 0,1,2"
         )
-    return numbers
+    return found
 
 
 def method_rows(cells: Sequence[Cell]) -> list[Method]:
@@ -256,16 +257,16 @@ def markdown(methods: Sequence[Method], cells: Sequence[Cell], command: str) -> 
             "",
             "Accuracy on test rows in per cent, mean ± standard deviation over seeds, the three best marked.",
             "",
-            *_markdown_table(REACHED, accuracy_rows(methods, MARKDOWN)),
+            *markdown_table(REACHED, accuracy_rows(methods, MARKDOWN)),
             "",
             f"Difference to the best in points, paired by seed, with its {CONFIDENCE:.0%} interval.{interval}",
             "",
-            *_markdown_table(REACHED, difference_rows(methods, MARKDOWN)),
+            *markdown_table(REACHED, difference_rows(methods, MARKDOWN)),
             "",
             "What it takes: parameters that all share and that each client has for itself, megabytes of a round to and",
             "from all clients together, seconds a round beside the other trainings.",
             "",
-            *_markdown_table(COSTS, cost_rows(methods, MARKDOWN)),
+            *markdown_table(COSTS, cost_rows(methods, MARKDOWN)),
             "",
             "![accuracy over rounds](curves.png)",
             "",
@@ -290,7 +291,7 @@ def _about(cells: Sequence[Cell], command: str) -> list[str]:
     return lines
 
 
-def _markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
 
     def line(cells: Sequence[str]) -> str:

@@ -2,10 +2,12 @@
 
 `system_accuracy` and `balanced_accuracy` are of the system's answers to everybody's test rows; `average_accuracy`,
 `worst_client_accuracy` and, in a client's row, `accuracy` and `balanced_accuracy` are of the clients' own answers.
+`log_likelihood` is the mean of log P_i(y | x) under the rows' own clients, and `predictive_log_likelihood` that of
+log P(i, y | x) = log P(i | x) + log P_i(y | x), which does not depend on the gauge of the density ratios.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -19,6 +21,7 @@ from fedspm.core.replies import Tensors
 from fedspm.data.federation import Federation, Part
 from fedspm.errors import FedSPMError
 
+SMALLEST = 1e-30  # a probability below this counts as this: one row must not make a mean infinite
 In = TypeVar("In")
 Out = TypeVar("Out")
 
@@ -80,15 +83,21 @@ class Answers:
     y: Int[Tensor, " n"]
     system: Int[Tensor, " n"]  # predicted classes; argmax takes the smallest class of a tie
     own: Int[Tensor, " n"]
+    log_own: Float[Tensor, " n"]  # log P_i(y | x) under the row's own client
     routed: Int[Tensor, " n"] | None
+    log_home: Float[Tensor, " n"] | None  # log P(i | x) of the row's own client
 
 
 @torch.no_grad()
 def ask(model: Model, client: int, x: Tensor, y: Tensor) -> Answers:
     embedding = model.embed(x)
     posterior, system = model.answer(embedding)
-    own = model.local(client, embedding).argmax(1)
-    return Answers(y, system.argmax(1).cpu(), own.cpu(), None if posterior is None else posterior.argmax(1).cpu())
+    own = model.local(client, embedding).cpu()
+    log_own = own.gather(1, y[:, None])[:, 0].clamp_min(SMALLEST).log()
+    routed = log_home = None
+    if posterior is not None:
+        routed, log_home = posterior.argmax(1).cpu(), posterior[:, client].clamp_min(SMALLEST).log().cpu()
+    return Answers(y, system.argmax(1).cpu(), own.argmax(1), log_own, routed, log_home)
 
 
 def evaluate(model: Model, federation: Federation, map: Map = map) -> dict[str, Any]:
@@ -111,9 +120,11 @@ def _jobs(parts: Iterable[Part]) -> Iterator[tuple[int, Tensor, Tensor]]:
 def _joined(pieces: list[Answers]) -> Answers | None:
     if not pieces:
         return None
-    routed = None if pieces[0].routed is None else torch.cat([piece.routed for piece in pieces])  # type: ignore[misc]
-    y, system, own = (torch.cat([getattr(piece, name) for piece in pieces]) for name in ("y", "system", "own"))
-    return Answers(y, system, own, routed)
+    joined: dict[str, Any] = {}
+    for each in fields(Answers):
+        parts = [getattr(piece, each.name) for piece in pieces]
+        joined[each.name] = None if parts[0] is None else torch.cat(parts)
+    return Answers(**joined)
 
 
 def _metrics(answers: list[Answers | None], federation: Federation) -> dict[str, Any]:
@@ -148,9 +159,12 @@ def _metrics(answers: list[Answers | None], federation: Federation) -> dict[str,
         "balanced_accuracy": balanced_accuracy(y, system),
         "worst_client": min(clients, key=lambda name: clients[name]["accuracy"]),
         "worst_client_accuracy": min(row["accuracy"] for row in clients.values()),
+        "log_likelihood": float(torch.cat([said.log_own for said in present]).double().mean()),
     }
     if present[0].routed is not None:
+        home = torch.cat([said.log_home for said in present if said.log_home is not None])
         metrics |= {
+            "predictive_log_likelihood": metrics["log_likelihood"] + float(home.double().mean()),
             "routing_accuracy": int(confusion.diag().sum()) / len(y),
             "error_from_routing": lost_by_routing / len(y),
             "error_from_prediction": lost_by_prediction / len(y),

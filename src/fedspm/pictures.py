@@ -74,6 +74,19 @@ def comparison_curves(methods: Mapping[str, Mapping[int, Sequence[Mapping[str, A
     return figure
 
 
+def components_chosen(scores: Mapping[int, Mapping[int, float]]) -> Figure:
+    """Held-out predictive log-likelihood over C: a point a seed, the line their mean."""
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    for components, by_seed in scores.items():
+        axes.plot([components] * len(by_seed), list(by_seed.values()), "o", color=COLOURS[5], markersize=3)
+    axes.plot(list(scores), [np.mean(list(by_seed.values())) for by_seed in scores.values()], color=COLOURS[0])
+    axes.set(xlabel="components C", ylabel="held-out log-likelihood a row")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.grid(alpha=0.25)
+    return figure
+
+
 def convergence(runs: Mapping[str, Any]) -> Figure:
     """The paper's momentum figure: running means of ‖∇F‖² and ε̂, and the normalised sum of δ̂."""
     figure = Figure(figsize=(10, 3.2), layout="constrained")

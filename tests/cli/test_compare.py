@@ -143,3 +143,20 @@ def test_two_processes_cannot_train_in_one_folder(first):
     assert refused.returncode == 1
     assert "another process is training" in refused.stderr
     assert fedspm("resume", run).returncode == 0  # the lock of a killed process is free
+
+
+def test_choosing_the_number_of_components(tmp_path):
+    out = tmp_path / "choose"
+    small = GRID.replace("--components 2 ", "").split()
+    text = fedspm("choose", *small, "--components", "1,2", "--out", out).stdout
+    assert "best      C = " in text
+    page = (out / "components.md").read_text()
+    assert page.count("best") == 2  # the heading and one row
+    assert (out / "components.png").stat().st_size > 5000
+    lines = [(out / "runs" / f"c{c}-seed0" / "metrics.jsonl").read_text().splitlines()[-1] for c in (1, 2)]
+    for line in map(json.loads, lines):
+        assert line["predictive_log_likelihood"] < line["log_likelihood"] < 0
+        assert f"{line['predictive_log_likelihood']:.4f}" in page
+    refused = fedspm("choose", "--algorithm", "fedavg", "--out", tmp_path / "no", check=False)
+    assert refused.returncode == 1
+    assert "has no model of x" in refused.stderr
