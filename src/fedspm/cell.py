@@ -9,7 +9,7 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 from fedspm.config import Config, differences, resolve
 from fedspm.errors import FedSPMError
@@ -21,8 +21,9 @@ from fedspm.training import train
 class Teller:
     """Tells the parent about every round; stops after a round on SIGINT."""
 
-    def __init__(self) -> None:
+    def __init__(self, out: TextIO) -> None:
         self.stopping = False
+        self._out = out
         signal.signal(signal.SIGINT, self._stop)
 
     def _stop(self, *_: object) -> None:
@@ -36,7 +37,7 @@ class Teller:
         self._tell({name: metrics[name] for name in ("round", "system_accuracy", "average_accuracy")})
 
     def _tell(self, line: dict[str, Any]) -> None:
-        print(json.dumps(line), flush=True)
+        print(json.dumps(line), file=self._out, flush=True)
 
 
 def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> None:
@@ -45,13 +46,13 @@ def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> No
         refuse_other_settings(run, config)
         with run.locked(wait=True):  # a killed grid's orphan lives until its next round
             checkpoint, federation = run.go_on()
-            train(config, federation, run.algorithm(), run, teller, checkpoint)
+            done = train(config, federation, run.algorithm(), run, teller, checkpoint)
     else:
         (folder / "config.toml").unlink(missing_ok=True)  # killed before the manifest was there: nothing has begun
         run, federation = Run.begin(folder, config, command)
         with run.locked():
-            train(config, federation, run.algorithm(), run, teller)
-    if not teller.stopping:
+            done = train(config, federation, run.algorithm(), run, teller)
+    if done == config.rounds:
         write_report(run, run.model(), federation)
 
 
@@ -64,8 +65,14 @@ def refuse_other_settings(run: Run, config: Config) -> None:
 
 def main() -> None:
     order = json.load(sys.stdin)
+    with os.fdopen(os.dup(sys.stdout.fileno()), "w") as out:
+        os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what a plugin prints must not be taken for a report
+        _main(order, Teller(out))
+
+
+def _main(order: dict[str, Any], teller: Teller) -> None:
     try:
-        train_cell(Path(order["folder"]), resolve(order["config"]), order["command"], Teller())
+        train_cell(Path(order["folder"]), resolve(order["config"]), order["command"], teller)
     except BrokenPipeError:  # the grid is gone; what is done so far is in the last checkpoint
         os._exit(1)
     except FedSPMError as error:

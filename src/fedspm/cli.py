@@ -191,6 +191,7 @@ def compare(
         difference_rows,
         method_rows,
         slowest_first,
+        unfinished,
         write_comparison,
     )
 
@@ -215,6 +216,8 @@ def compare(
             console.print(plain_table(REACHED, difference_rows(methods, PLAIN), title))
         title = "\nparameters of all and of each client; bytes of a round, all clients"
         console.print(plain_table(COSTS, cost_rows(methods, PLAIN), title))
+        if missing := unfinished(cells):
+            _say(f"not finished: {missing}")
         _say(f"tables    {out}/table.md, table.csv, table.tex")
         _say(f"curves    {out}/curves.png, curves.svg")
 
@@ -342,6 +345,9 @@ def _grid(
     from fedspm.grid import run_shown
 
     jobs = min(jobs or os.cpu_count() or 1, len(cells))
+    folder = cells[0].folder.parent.parent
+    if folder.exists() and not folder.is_dir():
+        raise FedSPMError(f"--out {folder} is a file; give a folder")
     with console.status("looking at what is done"):
         done = sum(cell.finished() for cell in cells)
     _say(f"{len(cells)} trainings, {done} of them done, {jobs} at a time: {cells[0].folder.parent}")

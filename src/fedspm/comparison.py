@@ -6,7 +6,7 @@ import io
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ from fedspm.runs import Run
 
 ACCURACIES = {"system": "system_accuracy", "average": "average_accuracy", "routing": "routing_accuracy"}
 CONFIDENCE = 0.95
+UNRANKED = 99
 Seeds = Mapping[int, float]  # a figure for every seed
 
 
@@ -42,13 +43,19 @@ class Method:
 
 def comparison_cells(settings: Mapping[str, Any], rows: str, seeds: str, folder: Path) -> list[Cell]:
     """Every method with every seed, as run folders below `folder`."""
+    if taken := {"seed", "algorithm", "variant"} & settings.keys():
+        raise FedSPMError(f"{min(taken)} is what is compared; use --seeds and --algorithms instead")
     cells = []
     for seed in numbers("--seeds", seeds):
         for row in _named_rows(rows):
             algorithm, _, variant = row.rpartition("-") if row.endswith(("-1x", "-cx")) else (row, "", "")
             chosen = {"algorithm": algorithm, "seed": seed} | ({"variant": variant} if variant else {})
-            algorithm_named(algorithm)
-            cells.append(Cell(row, resolve(settings, chosen), folder / "runs" / f"{row}-seed{seed}"))
+            method = algorithm_named(algorithm)
+            if variant and not method.variants:
+                raise FedSPMError(f"--algorithms: {algorithm} has no variants, so there is no {row}; write {algorithm}")
+            config = resolve(settings, chosen)
+            method.checked_options(config)
+            cells.append(Cell(row, config, folder / "runs" / f"{row}-seed{seed}"))
     return cells
 
 
@@ -94,7 +101,14 @@ def method_rows(cells: Sequence[Cell]) -> list[Method]:
                     f"{cell.folder} was trained on other data than the others with seed {cell.config.seed}"
                 )
             runs.setdefault(cell.row, {})[cell.config.seed] = run
-    return [_method(name, by_seed) for name, by_seed in runs.items()]
+    methods = [_method(name, by_seed) for name, by_seed in runs.items()]
+    titles = [method.title for method in methods]
+    most = max((len(by_seed) for by_seed in runs.values()), default=0)
+    for i, method in enumerate(methods):
+        title = method.title if titles.count(method.title) == 1 else f"{method.title}, {method.name}"
+        seeds = len(runs[method.name])
+        methods[i] = replace(method, title=title if seeds == most else f"{title}, {seeds} of {most} seeds")
+    return methods
 
 
 def _method(name: str, runs: Mapping[int, Run]) -> Method:
@@ -130,9 +144,15 @@ def spread(values: Seeds) -> tuple[float, float | None]:
 
 
 def ranks(methods: Sequence[Method], metric: str) -> dict[str, int]:
-    """1 for the highest mean, equal means sharing a rank."""
-    means = {method.name: spread(method.accuracy[metric])[0] for method in methods if metric in method.accuracy}
+    """1 for the highest mean, equal means sharing a rank; a mean over fewer seeds than others have is not ranked."""
+    means = {method.name: spread(method.accuracy[metric])[0] for method in _complete(methods, metric)}
     return {name: 1 + sum(other > mean for other in means.values()) for name, mean in means.items()}
+
+
+def _complete(methods: Sequence[Method], metric: str) -> list[Method]:
+    having = [method for method in methods if metric in method.accuracy]
+    most = max((len(method.accuracy[metric]) for method in having), default=0)
+    return [method for method in having if len(method.accuracy[metric]) == most]
 
 
 def paired_difference(these: Seeds, those: Seeds) -> tuple[float, float | None] | None:
@@ -148,7 +168,7 @@ def paired_difference(these: Seeds, those: Seeds) -> tuple[float, float | None] 
 
 
 def best(methods: Sequence[Method], metric: str) -> Method:
-    return max((method for method in methods if metric in method.accuracy), key=lambda m: spread(m.accuracy[metric])[0])
+    return max(_complete(methods, metric), key=lambda method: spread(method.accuracy[metric])[0])
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
@@ -204,7 +224,9 @@ def accuracy_rows(methods: Sequence[Method], style: Style) -> list[list[str]]:
         for metric in ACCURACIES:
             shown = metric in method.accuracy
             row.append(
-                style.figure(*spread(method.accuracy[metric]), order[metric][method.name]) if shown else style.nothing
+                style.figure(*spread(method.accuracy[metric]), order[metric].get(method.name, UNRANKED))
+                if shown
+                else style.nothing
             )
         rows.append(row)
     return rows
@@ -286,9 +308,13 @@ def _about(cells: Sequence[Cell], command: str) -> list[str]:
         f"{machine['processor']}, {machine['cores']} cores; Python {versions['python']}, torch {versions['torch']}, "
         f"fedspm {known['fedspm']}; begun {known['created'][:10]}",
     ]
-    if missing := [cell.name for cell in cells if not cell.finished()]:
-        lines.append(f"**not finished:** {', '.join(missing)}")
+    if missing := unfinished(cells):
+        lines.append(f"**not finished:** {missing}")
     return lines
+
+
+def unfinished(cells: Sequence[Cell]) -> str:
+    return ", ".join(cell.name for cell in cells if not cell.finished())
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
@@ -302,8 +328,9 @@ def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> li
     return [line(headings), line(rule), *map(line, rows)]
 
 
-def latex(methods: Sequence[Method]) -> str:
+def latex(methods: Sequence[Method], cells: Sequence[Cell]) -> str:
     """A table for a paper, with booktabs."""
+    missing = unfinished(cells)
     body = [
         " & ".join(cell.replace("×", r"$\times$") for cell in row) + r" \\" for row in accuracy_rows(methods, LATEX)
     ]
@@ -313,6 +340,7 @@ def latex(methods: Sequence[Method]) -> str:
     return "\n".join(
         [
             r"% \usepackage{booktabs}; mean and standard deviation over seeds, superscripts mark the three best",
+            *([f"% not finished: {missing}"] if missing else []),
             r"\begin{tabular}{lccc}",
             r"\toprule",
             r"Method & System accuracy & Average accuracy & Routing accuracy \\",
@@ -378,7 +406,7 @@ def write_comparison(folder: Path, cells: Sequence[Cell], command: str) -> list[
         write_atomically(folder / "cells.jsonl", cell_lines(cells))
         write_atomically(folder / "table.md", markdown(methods, cells, command))
         write_atomically(folder / "table.csv", spreadsheet(methods))
-        write_atomically(folder / "table.tex", latex(methods))
+        write_atomically(folder / "table.tex", latex(methods, cells))
         figure = comparison_curves({method.title: method.curves for method in methods})
         for kind in ("svg", "png"):
             write_atomically(folder / f"curves.{kind}", rendered(figure, kind))

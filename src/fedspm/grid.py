@@ -47,7 +47,10 @@ class Cell:
         return int(metrics[-1]["round"]) if metrics else 0
 
     def finished(self) -> bool:
-        return self.rounds_done() >= self.config.rounds
+        """All rounds are evaluated, in a checkpoint, and in the report, which comes last."""
+        if self.rounds_done() < self.config.rounds or not (self.folder / "report.html").exists():
+            return False
+        return Run.open(self.folder).last_round() == self.config.rounds
 
 
 @runtime_checkable
@@ -93,6 +96,8 @@ class Grid:
             if self.stopped:
                 return None
             process = self._processes[cell] = self._start()
+        if self.stopped:  # between the two lines above
+            process.send_signal(signal.SIGINT)
         self.watcher.began(cell)
         workers = max(1, (os.cpu_count() or 1) // self.jobs)
         config = cell.config.model_copy(update={"workers": workers}).model_dump(mode="json", exclude_none=True)
@@ -110,7 +115,8 @@ class Grid:
         del self._processes[cell]
         problem = None
         if process.returncode and not self.stopped:
-            problem = errors[-1].strip() if errors else f"its process was killed (exit {process.returncode})"
+            said = [line.strip() for line in errors if line.strip()]
+            problem = said[-1] if said else f"its process was killed (exit {process.returncode})"
         self.watcher.ended(cell, problem)
         return problem
 
@@ -160,7 +166,7 @@ class Shown:
 
     def ended(self, cell: Cell, problem: str | None) -> None:
         self.left.ended(cell)
-        if problem:
+        if problem is not None:
             self.progress.ended(cell.name, f"{cell.name} failed: {problem}")
         elif cell.finished():
             last = Run.open(cell.folder).last_metrics()
@@ -183,7 +189,7 @@ def run_shown(
     with grid_progress(done, total, lambda: left.seconds) as progress:
         grid = Grid(cells, jobs, command, Shown(progress, left))
         for cell, problem in grid.run():
-            if problem:
+            if problem is not None:
                 failures[cell] = problem
             after_each()
     return failures, grid.stopped

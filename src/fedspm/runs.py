@@ -190,6 +190,10 @@ class Run:
         for old in self._folders()[:-keep]:
             shutil.rmtree(old)
 
+    def last_round(self) -> int | None:
+        """The round of the newest checkpoint."""
+        return int(self._folders()[-1].name.removeprefix("round-")) if self.has_checkpoint() else None
+
     def has_checkpoint(self) -> bool:
         return bool(self._folders())
 

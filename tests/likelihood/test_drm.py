@@ -183,3 +183,16 @@ def test_the_summary_can_be_read(fit):
     for word in ("3 samples (60, 45, 50 rows)", "std. error", "1  gamma", "2  xi_2", "4 degrees of freedom"):
         assert word in text
     assert max(map(len, text.splitlines())) < 110
+
+
+@pytest.mark.parametrize("offset", [2e3, 1e4, 1e5])
+def test_a_basis_far_from_zero_has_the_same_errors(samples, fit, offset):
+    far = fit_drm([x + offset for x in samples], quadratic)
+    np.testing.assert_allclose(far.standard_errors.xi[:, 1], fit.standard_errors.xi[:, 1], rtol=1e-4)
+    assert far.log_el == pytest.approx(fit.log_el, rel=1e-6)
+    assert far.probabilities(2).sum() == pytest.approx(1, abs=1e-10)
+
+
+def test_single_points(fit):
+    assert fit.density_ratio(0.5).shape == (1, 3)
+    assert np.isnan(fit.cdf(0, np.nan))

@@ -125,3 +125,23 @@ def test_fifty_thousand_rows_and_24_columns_take_few_iterations():
     found = solve_multipliers(log_ratio=log_ratio)
     assert found.residual < 1e-9
     assert found.iterations < 60
+
+
+@pytest.mark.parametrize("apart", [1e-5, 1e-7, 1e-8, 1e-9])
+@pytest.mark.parametrize("seed", range(6))
+def test_nearly_parallel_columns_are_solved(apart, seed):
+    random = np.random.default_rng(seed)
+    base = random.normal(size=(30, 2))
+    g = np.c_[base, base + apart * random.normal(size=(30, 2))]
+    found = solve_multipliers(g)
+    assert found.weights.sum() == pytest.approx(1, abs=1e-9)
+    np.testing.assert_allclose(found.weights @ g, 0, atol=1e-9)
+    assert found.weights.min() > 0
+
+
+@pytest.mark.parametrize("size", [1e-12, 1e8, 1e100])
+def test_the_units_of_g_do_not_matter(size):
+    g = np.random.default_rng(1).normal(size=(50, 3))
+    one, other = solve_multipliers(g), solve_multipliers(size * g)
+    np.testing.assert_allclose(other.weights, one.weights, rtol=1e-9)
+    np.testing.assert_allclose(size * other.multipliers, one.multipliers, rtol=1e-8)

@@ -21,6 +21,7 @@ from fedspm.mixture.ratios import DensityRatios
 
 class FedSPM(DensityRatios):
     routes = True
+    variants = True
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
         **DensityRatios.leaves,
         "maximise": frozenset({"predictor", "router", "tilt"}),

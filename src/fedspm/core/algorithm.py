@@ -60,6 +60,7 @@ class Algorithm(ABC):
         """What only this algorithm knows: `options.NAME` in a configuration."""
 
     routes: ClassVar[bool] = False
+    variants: ClassVar[bool] = False  # 1× and C×: `variant` in a configuration matters
     mixes: ClassVar[bool] = False  # finds components inside clients, which can be compared with the truth
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {"describe": frozenset({"count", "sum", "square"})}
     """What may leave a client, by step: names of tensors, or the first part of dotted ones. Tested on the wire."""
@@ -67,18 +68,19 @@ class Algorithm(ABC):
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         self.settings = settings
         self.task = task
-        self.options = self._checked_options()
+        self.options = self.checked_options(settings)
         self.encoders: list[Encoder] = []
         self._networks = networks or {}
 
-    def _checked_options(self) -> Any:
-        known = self.Options.model_fields
-        for key in self.settings.options:
+    @classmethod
+    def checked_options(cls, settings: Settings) -> Any:
+        known = cls.Options.model_fields
+        for key in settings.options:
             if key not in known:
                 names = ", ".join(known) or "none"
-                raise FedSPMError(f"{self.settings.algorithm} has no option {key!r}; its options are: {names}")
+                raise FedSPMError(f"{settings.algorithm} has no option {key!r}; its options are: {names}")
         try:
-            return self.Options.model_validate(self.settings.options)
+            return cls.Options.model_validate(settings.options)
         except ValidationError as error:
             first = error.errors()[0]
             raise FedSPMError(f"options.{first['loc'][0]} = {first['input']!r}: {first['msg'].lower()}") from error

@@ -25,7 +25,11 @@ def load_data(name: str, path: Path | None = None) -> Images | Federation:
     if name == "fashion-mnist":
         return *load_fashion(_locate(name, path)), NAMES
     if loader := plugin("data", name):
-        return _checked(name, loader(path))
+        try:
+            loaded = loader(path)
+        except Exception as error:  # whatever another package does wrong
+            raise FedSPMError(f"the data set {name!r} cannot be loaded: {error!r}") from error
+        return _checked(name, loaded)
     known = ", ".join([*DATA_SETS, *plugin_names("data")])
     raise FedSPMError(f"there is no data set {name!r}; known are {known}")
 

@@ -56,12 +56,13 @@ class DensityRatioFit:
     iterations: int
     basis: Basis = field(repr=False)
     pooled: Array = field(repr=False)  # (n,) or (n, k)
-    features: Array = field(repr=False)  # q of the pooled rows, (n, d)
+    whitening: "Whitening" = field(repr=False)
+    coefficients: Array = field(repr=False)  # of the whitened basis, (m, 1 + d)
 
     @cached_property
     def log_ratios(self) -> Array:
         """log dP_i/dG of every pooled row, (n, m)."""
-        return np.asarray(self.gamma + self.features @ self.xi.T)
+        return np.asarray(self.whitening.rows @ self.coefficients.T)
 
     @cached_property
     def covariance(self) -> Array:
@@ -74,13 +75,13 @@ class DensityRatioFit:
         fractions = np.array(self.counts) / n
         share = np.exp(self.log_ratios + np.log(fractions))
         share /= share.sum(1, keepdims=True)
-        z = np.c_[np.ones(n), self.features]
+        z = self.whitening.rows
         inverse = _inverse(_information(share[:, others], z))
-        size = z.shape[1]
-        gammas = np.arange(len(others)) * size
+        gammas = np.arange(len(others)) * z.shape[1]
         correction = (np.diag(1 / fractions[others]) + 1 / fractions[self.reference]) / n
-        inverse[np.ix_(gammas, gammas)] -= correction
-        return inverse
+        inverse[np.ix_(gammas, gammas)] -= correction  # the same as for the basis as it came: constants stay constants
+        back = np.kron(np.eye(len(others)), self.whitening.back)
+        return np.asarray(back @ inverse @ back.T)
 
     @cached_property
     def standard_errors(self) -> PerParameter:
@@ -88,12 +89,14 @@ class DensityRatioFit:
         m, d = self.xi.shape
         errors = np.zeros((m, 1 + d))
         others = [i for i in range(m) if i != self.reference]
-        errors[others] = np.sqrt(np.maximum(self.covariance.diagonal(), 0)).reshape(len(others), 1 + d)
+        variance = self.covariance.diagonal().reshape(len(others), 1 + d)
+        errors[others] = np.sqrt(np.where(variance >= 0, variance, np.nan))
         return PerParameter(errors[:, 0], errors[:, 1:])
 
     def density_ratio(self, x: Any) -> Array:
         """dP_i/dG at new points, (n, m)."""
-        return np.asarray(np.exp(self.gamma + _features(self.basis, np.asarray(x, np.float64)) @ self.xi.T))
+        features = _features(self.basis, np.atleast_1d(np.asarray(x, np.float64)))
+        return np.asarray(np.exp(self.whitening.of(features) @ self.coefficients.T))
 
     def probabilities(self, sample: int) -> Array:
         """What P_i gives to every pooled row: it borrows strength from all samples."""
@@ -102,8 +105,9 @@ class DensityRatioFit:
     def cdf(self, sample: int, points: Any) -> Array:
         """F_i at some points, for samples of scalars."""
         values, cumulative = self._steps(sample)
-        below = np.searchsorted(values, np.asarray(points, np.float64), side="right")
-        return np.asarray(np.r_[0.0, cumulative][below])
+        wanted = np.asarray(points, np.float64)
+        below = np.searchsorted(values, wanted, side="right")
+        return np.where(np.isnan(wanted), np.nan, np.r_[0.0, cumulative][below])
 
     def quantile(self, sample: int, levels: Any) -> Array:
         """The smallest pooled value at which F_i reaches a level."""
@@ -167,16 +171,25 @@ def fit_drm(samples: Sequence[Any], basis: Basis, reference: int = 0) -> Density
     n, d = features.shape
     sample = np.repeat(np.arange(len(counts)), counts)
     others = np.array([i for i in range(len(counts)) if i != reference])
-    z, back = _whitened(features)
-    beta, iterations = _newton(z, sample, others, np.log(np.array(counts) / n))
-    beta = beta @ back.T  # (m − 1, 1 + d) for (1, q(x)) as it came
-    gamma, xi = np.zeros(len(counts)), np.zeros((len(counts), d))
-    gamma[others], xi[others] = beta[:, 0], beta[:, 1:]
-    log_ratios = gamma + features @ xi.T
+    whitening = Whitening.fitted(features)
+    coefficients = np.zeros((len(counts), 1 + d))
+    coefficients[others], iterations = _newton(whitening.rows, sample, others, np.log(np.array(counts) / n))
+    as_it_came = coefficients @ whitening.back.T
+    log_ratios = whitening.rows @ coefficients.T
     log_mixture = logsumexp(log_ratios + np.log(np.array(counts) / n), axis=1)
     log_el = float((log_ratios[np.arange(n), sample] - log_mixture).sum() - n * np.log(n))
     return DensityRatioFit(
-        gamma, xi, log_el, np.exp(-log_mixture) / n, counts, reference, iterations, basis, pooled, features
+        gamma=as_it_came[:, 0],
+        xi=as_it_came[:, 1:],
+        log_el=log_el,
+        weights=np.exp(-log_mixture) / n,
+        counts=counts,
+        reference=reference,
+        iterations=iterations,
+        basis=basis,
+        pooled=pooled,
+        whitening=whitening,
+        coefficients=coefficients,
     )
 
 
@@ -204,23 +217,34 @@ def _features(basis: Basis, rows: Array) -> Array:
     return features
 
 
-def _whitened(features: Array) -> tuple[Array, Array]:
-    """(1, q) with uncorrelated columns of unit variance, and the matrix that maps coefficients of it back."""
-    n, d = features.shape
-    mean, spread = features.mean(0), features.std(0)
-    constant = spread <= 1e-12 * np.maximum(np.abs(features).max(0), 1e-300)
-    if constant.any():
-        raise FedSPMError(f"column {int(np.argmax(constant))} of the basis is constant; γ plays that part already")
-    q, r = np.linalg.qr((features - mean) / spread)
-    if np.abs(r.diagonal()).min() <= 1e-11 * np.abs(r.diagonal()).max():
-        column = int(np.argmin(np.abs(r.diagonal())))
-        raise FedSPMError(f"column {column} of the basis depends linearly on the others; leave one out")
-    z = np.c_[np.ones(n), q * n**0.5]
-    back = np.eye(1 + d)
-    slopes = np.linalg.inv(r) * n**0.5 / spread[:, None]  # ξ = slopes @ coefficient of whitened columns
-    back[1:, 1:] = slopes
-    back[0, 1:] = -mean @ slopes
-    return z, back
+@dataclass(frozen=True)
+class Whitening:
+    """(1, q) made uncorrelated with unit variance: everything is computed there, far from the origin or not."""
+
+    rows: Array  # of the pooled samples, (n, 1 + d)
+    back: Array  # maps coefficients of the whitened columns to those of (1, q)
+    mean: Array
+    slopes: Array  # (q − mean) @ slopes are the whitened columns
+
+    @classmethod
+    def fitted(cls, features: Array) -> "Whitening":
+        n, d = features.shape
+        mean, spread = features.mean(0), features.std(0)
+        constant = spread <= 1e-12 * np.maximum(np.abs(features).max(0), 1e-300)
+        if constant.any():
+            raise FedSPMError(f"column {int(np.argmax(constant))} of the basis is constant; γ plays that part already")
+        q, r = np.linalg.qr((features - mean) / spread)
+        if np.abs(r.diagonal()).min() <= 1e-11 * np.abs(r.diagonal()).max():
+            column = int(np.argmin(np.abs(r.diagonal())))
+            raise FedSPMError(f"column {column} of the basis depends linearly on the others; leave one out")
+        slopes = np.linalg.inv(r) * n**0.5 / spread[:, None]
+        back = np.eye(1 + d)
+        back[1:, 1:] = slopes
+        back[0, 1:] = -mean @ slopes
+        return cls(np.c_[np.ones(n), q * n**0.5], back, mean, slopes)
+
+    def of(self, features: Array) -> Array:
+        return np.asarray(np.c_[np.ones(len(features)), (features - self.mean) @ self.slopes])
 
 
 def _newton(z: Array, sample: Array, others: Array, offsets: Array) -> tuple[Array, int]:
@@ -268,7 +292,7 @@ def _newton(z: Array, sample: Array, others: Array, offsets: Array) -> tuple[Arr
             "the samples are separated by the basis: some direction tells them apart without error, so the likelihood "
             "has no maximum; use fewer basis functions or more data"
         )
-    raise FedSPMError(f"the fit did not converge in {ITERATIONS} iterations")
+    raise FedSPMError(f"the fit did not converge in {iteration} iterations: the samples are nearly separated")
 
 
 def _information(share: Array, z: Array) -> Array:

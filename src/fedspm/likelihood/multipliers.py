@@ -56,23 +56,52 @@ def solve_multipliers(g: ArrayLike | None = None, *, log_ratio: ArrayLike | None
     n, q = rows.scaled.shape
     size = np.linalg.norm(rows.scaled, axis=0)
     size[size == 0] = 1
-    v = rows.scaled / size  # columns of length one; λ in these units is λ · size
+    v = rows.scaled / size  # columns of length one; in these units λ is λ · size
+    space = _RowSpace(v)
     start = np.full(q, 1 / (q + 1)) * size
-    scaled_lambda = start if (rows.one + v @ start > 0).all() else np.zeros(q)
-    scaled_lambda, iterations = _newton(v, rows.one, scaled_lambda)
-    scaled_lambda = _smallest(v, scaled_lambda, size)
-    s = rows.one + v @ scaled_lambda  # positive also if a separating direction was returned: `one` is
-    moments = ((v / s[:, None]).mean(0)) * size  # Σ_j r_j g_j: the scale of a row cancels
+    start = start if (rows.one + v @ start > 0).all() else np.zeros(q)
+    x, iterations = _newton(space.columns, rows.one, space.coordinates(start))
+    s = rows.one + space.columns @ x
+    tilted = v / s[:, None]
+    moments = np.abs(tilted.mean(0)) * size  # |Σ_j r_j g_j|: the scale of a row cancels
     weights = np.exp(-rows.log_scale) / (n * s)
-    residual = float(max(abs(weights.sum() - 1), np.abs(moments).max(initial=0)))
-    if not residual <= TOLERANCE:
-        direction = _separating(v, scaled_lambda)
+    residual = float(max(abs(weights.sum() - 1), moments.max(initial=0)))
+    unbalanced = moments / np.maximum(1, np.abs(tilted).mean(0) * size)  # relative where g is large
+    if not max(abs(weights.sum() - 1), unbalanced.max(initial=0)) <= TOLERANCE:
+        direction = _separating(v, space.back(x))
         if direction is not None:
             direction = direction / size
             raise Infeasible(direction / np.linalg.norm(direction))
         raise NotConverged(f"the multipliers did not converge in {iterations} iterations: residual {residual:.1e}")
     log_weights = -np.log(n) - rows.log_scale - np.log(s)
-    return Multipliers(scaled_lambda / size, weights, float(log_weights.sum()), residual, iterations)
+    return Multipliers(space.shortest(x, size), weights, float(log_weights.sum()), residual, iterations)
+
+
+class _RowSpace:
+    """Orthonormal columns with the same span as those of v: nearly parallel columns do no harm to Newton's method."""
+
+    def __init__(self, v: Array):
+        q, r = np.linalg.qr(v)
+        u, values, vt = np.linalg.svd(r)
+        kept = values > DEPENDENT * max(values[0], 1e-300)
+        self.columns = q @ u[:, : len(values)][:, kept]
+        self._v, self._values, self._axes = v, values[kept], vt[: len(values)][kept]
+        self._null = np.concatenate([vt[: len(values)][~kept], vt[len(values) :]])
+
+    def coordinates(self, x: Array) -> Array:
+        return np.asarray(self.columns.T @ (self._v @ x))
+
+    def back(self, x: Array) -> Array:
+        """The shortest of the coefficients of v that say the same."""
+        return np.asarray(self._axes.T @ (x / self._values))
+
+    def shortest(self, x: Array, size: Array) -> Array:
+        """Of all λ with the same weights the shortest, in the units of g."""
+        found = self.back(x) / size
+        if not len(self._null):
+            return np.asarray(found)
+        basis = np.linalg.qr((self._null / size).T)[0]
+        return np.asarray(found - basis @ (basis.T @ found))
 
 
 @dataclass(frozen=True)
@@ -111,6 +140,8 @@ def _newton(v: Array, one: Array, x: Array) -> tuple[Array, int]:
     If it meets a direction along which all of them grow, which rules out a minimum, it returns that.
     """
     s = one + v @ x
+    if v.shape[1] == 0:  # every g is zero
+        return x, 0
     previous = np.inf
     for iteration in range(1, ITERATIONS + 1):
         a = v / s[:, None]
@@ -159,24 +190,13 @@ def _least_squares(a: Array) -> Array:
     return np.asarray(vt[kept].T @ (projected / values[kept]) / size)
 
 
-def _smallest(v: Array, x: Array, size: Array) -> Array:
-    """Of all solutions with the same v x the one whose λ = x / size is shortest."""
-    r = np.linalg.qr(v, mode="r")
-    _, values, vt = np.linalg.svd(r)
-    null = vt[np.r_[values <= DEPENDENT * values[0], np.ones(len(vt) - len(values), bool)]] / size
-    if not len(null):
-        return x
-    basis = np.linalg.qr(null.T)[0]
-    shortest = x / size
-    return np.asarray((shortest - basis @ (basis.T @ shortest)) * size)
-
-
 def _separating(v: Array, x: Array) -> Array | None:
     """A direction d with v d ≥ 0 and v d ≠ 0; there is one if and only if the system has no solution."""
     along = v @ x
     if (along >= 0).all() and along.max() > 0:
         return x
     found = linprog(-v.sum(0), A_ub=-v, b_ub=np.zeros(len(v)), bounds=(-1, 1), method="highs")
-    if found.status != 0 or -found.fun <= 1e-9 * len(v):
+    if found.status != 0:
         return None
-    return np.asarray(found.x)
+    along = v @ found.x  # the program allows small violations: what it found must separate beyond them
+    return np.asarray(found.x) if along.max() > 0 and along.min() >= -1e-9 * along.max() else None

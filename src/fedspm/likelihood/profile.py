@@ -47,7 +47,7 @@ def profile_log_el(
 
     log_ratio is (n, m, C), log_mixing (m, C), log_likelihood (n, C): log P_ic(y_j | x_j) under the row's own client.
     """
-    _check(log_ratio, client)
+    _check(log_ratio, client, log_likelihood)
     joint = _log_joint(log_ratio, client, log_mixing, log_likelihood)
     total = logsumexp(joint, axis=1, keepdims=True)
     solution = _baseline(log_ratio, client, np.exp(joint - total), least)
@@ -59,7 +59,7 @@ def profile_log_el(
 
 def exact_q2(log_ratio: Array, client: Array, responsibilities: Array, least: float = 0.0) -> ExactObjective:
     """Q₂ = Σ_jc w_jc log_ratio_jic − Σ_j log(1 + Σ_i'c λ_i'c (exp(log_ratio_ji'c) − 1)), λ from eq. 6"""
-    _check(log_ratio, client)
+    _check(log_ratio, client, responsibilities)
     solution = _baseline(log_ratio, client, responsibilities, least)
     n = len(log_ratio)
     value = _tilted(log_ratio, client, responsibilities) + solution.sum_log_weights + n * np.log(n)
@@ -69,7 +69,7 @@ def exact_q2(log_ratio: Array, client: Array, responsibilities: Array, least: fl
 
 def surrogate_q2(log_ratio: Array, client: Array, responsibilities: Array) -> Objective:
     """Q̃₂ = Σ_jc w_jc log_ratio_jic − Σ_j log Σ_i'c τ_i'c exp(log_ratio_ji'c)"""
-    _check(log_ratio, client)
+    _check(log_ratio, client, responsibilities)
     scores = log_ratio + _log_tau(log_ratio, client, responsibilities)
     everybody = logsumexp(scores, axis=(1, 2), keepdims=True)
     value = _tilted(log_ratio, client, responsibilities) - float(everybody.sum())
@@ -101,9 +101,15 @@ def accumulation_factors(momentum: float, steps: int) -> tuple[float, float]:
     return float(factors.sum()), float((factors**2).sum())
 
 
-def _check(log_ratio: Array, client: Array) -> None:
-    if log_ratio.ndim != 3 or len(client) != len(log_ratio):
-        raise FedSPMError(f"log_ratio has shape {log_ratio.shape} for {len(client)} rows; expected (n, m, C)")
+def _check(log_ratio: Array, client: Array, responsibilities: Array) -> None:
+    n, m, components = log_ratio.shape if log_ratio.ndim == 3 else (0, 0, 0)
+    if n == 0 or client.shape != (n,) or responsibilities.shape != (n, components):
+        raise FedSPMError(
+            f"log_ratio, client and responsibilities (or log_likelihood) have shapes {log_ratio.shape}, {client.shape} "
+            f"and {responsibilities.shape}; expected (n, m, C), (n,) and (n, C)"
+        )
+    if client.min() < 0 or client.max() >= m:
+        raise FedSPMError(f"client has numbers from {client.min()} to {client.max()}; expected 0 to {m - 1}")
 
 
 def _baseline(log_ratio: Array, client: Array, responsibilities: Array, least: float) -> Multipliers:
