@@ -44,7 +44,7 @@ def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> No
     if (folder / "manifest.json").exists():
         run = Run.open(folder)
         refuse_other_settings(run, config)
-        with run.locked(wait=True):  # a killed grid's orphan lives until its next round
+        with run.locked(lambda: not teller.stopping):  # a killed grid's orphan lives until its next round
             checkpoint, federation = run.go_on()
             done = train(config, federation, run.algorithm(), run, teller, checkpoint)
     else:

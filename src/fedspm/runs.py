@@ -9,7 +9,7 @@ import platform
 import re
 import shutil
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -67,13 +67,20 @@ class Run:
         return (self.latest() if self.has_checkpoint() else None), self.federation()
 
     @contextmanager
-    def locked(self, wait: bool = False) -> Iterator[None]:
-        """Nobody else trains in this folder meanwhile; the system frees the lock when a process dies."""
+    def locked(self, patient: Callable[[], bool] = lambda: False) -> Iterator[None]:
+        """Nobody else trains in this folder meanwhile; the system frees the lock when a process dies.
+
+        While `patient` says so, it waits for whoever holds the lock.
+        """
         lock = FileLock(self.path / ".lock")
-        try:
-            lock.acquire(blocking=wait)
-        except Timeout as error:
-            raise FedSPMError(f"another process is training in {self.path}; wait for it, or stop it first") from error
+        while not lock.is_locked:
+            try:
+                lock.acquire(timeout=0.5 if patient() else 0)
+            except Timeout as error:
+                if not patient():
+                    raise FedSPMError(
+                        f"another process is training in {self.path}; wait for it, or stop it first"
+                    ) from error
         try:
             yield
         finally:
