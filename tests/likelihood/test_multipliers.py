@@ -118,7 +118,7 @@ def test_bad_input_gets_a_sentence(wrong):
 
 
 def test_fifty_thousand_rows_and_24_columns_take_few_iterations():
-    """0.26 to 0.45 s on two quiet cores; a test that shares them can only count."""
+    """0.27 to 0.52 s on two quiet cores; a test that shares them can only count."""
     random = np.random.default_rng(0)
     tilts, x = random.normal(size=(24, 4)), random.normal(size=(50_000, 4))
     log_ratio = 0.5 * (x @ tilts.T - (tilts**2).sum(1) / 2)
