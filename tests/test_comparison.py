@@ -4,20 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
-from fedspm.comparison import (
-    LATEX,
-    MARKDOWN,
-    Method,
-    accuracy_rows,
-    best,
-    difference_rows,
-    paired_difference,
-    ranks,
-    slowest_first,
-    spread,
-)
+from fedspm.comparison import Method, best, paired_difference, ranks, slowest_first, spread
 from fedspm.config import differences, resolve
 from fedspm.grid import Cell
+from fedspm.tables import LATEX, MARKDOWN, accuracy_rows, difference_rows
 
 
 def method(name: str, *system: float, routing: tuple[float, ...] = ()) -> Method:

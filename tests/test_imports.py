@@ -30,8 +30,9 @@ MAY_IMPORT = {
     "queries": LEAVES | {"core", "evaluation", "runs"},
     "cell": LEAVES | {"config", "report", "runs", "training"},
     "grid": LEAVES | {"cell", "config", "runs", "terminal"},
-    "comparison": LEAVES | {"algorithms", "config", "files", "grid", "pictures", "runs"},
-    "choosing": LEAVES | {"algorithms", "comparison", "config", "files", "grid", "pictures", "runs"},
+    "comparison": LEAVES | {"algorithms", "config", "grid", "runs"},
+    "tables": LEAVES | {"comparison", "files", "grid", "pictures", "runs"},
+    "choosing": LEAVES | {"algorithms", "comparison", "config", "files", "grid", "pictures", "runs", "tables"},
     "report": {"data", "evaluation", "files", "pictures", "queries", "runs"},
 }
 

@@ -1,23 +1,23 @@
 """How many components: held-out log-likelihood over C (docs/likelihood.md says how far to trust it)."""
 
-import statistics
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedspm.algorithms import algorithm_named
-from fedspm.comparison import markdown_table, numbers, paired_difference, spread
+from fedspm.comparison import numbers, paired_difference, spread
 from fedspm.config import merged, resolve
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
 from fedspm.grid import Cell
 from fedspm.pictures import components_chosen, rendered
 from fedspm.runs import Run
+from fedspm.tables import markdown_table
 
 SCORE = "predictive_log_likelihood"
 HELD_OUT = 0.25
 HEADINGS = ("C", "held-out log-likelihood", "behind the best", "average accuracy")
-Scores = dict[int, dict[int, float]]  # by C, by seed
+BEST = "best"
 
 
 def choice_cells(settings: Mapping[str, Any], components: str, seeds: str, folder: Path) -> list[Cell]:
@@ -34,39 +34,38 @@ def choice_cells(settings: Mapping[str, Any], components: str, seeds: str, folde
     return cells
 
 
-def scores(cells: Sequence[Cell], metric: str = SCORE) -> Scores:
-    found: Scores = {}
-    for cell in cells:
-        if cell.finished():
-            last = Run.open(cell.folder).last_metrics()
-            found.setdefault(cell.config.components, {})[cell.config.seed] = last[metric]
-    return dict(sorted(found.items()))
+def scores(lines: Mapping[int, Mapping[int, Mapping[str, Any]]], metric: str) -> dict[int, dict[int, float]]:
+    """A metric by C and seed."""
+    return {count: {seed: line[metric] for seed, line in seeds.items()} for count, seeds in lines.items()}
 
 
-def best_count(found: Scores) -> int:
-    return max(found, key=lambda count: statistics.mean(found[count].values()))
-
-
-def choice_rows(cells: Sequence[Cell]) -> list[list[str]]:
+def choice_rows(lines: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> list[list[str]]:
     """Means over seeds, and how far behind the best, paired by seed with its 95 % interval."""
-    found, accuracy = scores(cells), scores(cells, "average_accuracy")
-    top = found[best_count(found)]
+    found, accuracy = scores(lines, SCORE), scores(lines, "average_accuracy")
+    top = max(found, key=lambda count: spread(found[count])[0])
     rows = []
     for count, by_seed in found.items():
-        behind = paired_difference(by_seed, top)
-        text = "best" if by_seed is top else "–"
-        if behind and by_seed is not top:
+        behind = paired_difference(by_seed, found[top])
+        text = BEST if count == top else "–"
+        if behind and count != top:
             text = f"{behind[0]:+.4f}" + ("" if behind[1] is None else f" ± {behind[1]:.4f}")
         rows.append([str(count), f"{spread(by_seed)[0]:.4f}", text, f"{spread(accuracy[count])[0]:.4f}"])
     return rows
 
 
-def write_choice(folder: Path, cells: Sequence[Cell], command: str) -> None:
-    """components.md, components.svg and components.png of all cells that are finished."""
-    if not (found := scores(cells)):
-        return
-    table = markdown_table(HEADINGS, choice_rows(cells))
+def write_choice(folder: Path, cells: Sequence[Cell], command: str) -> list[list[str]]:
+    """components.md, components.svg and components.png of all cells that are finished; returns the table's rows."""
+    lines: dict[int, dict[int, dict[str, Any]]] = {}
+    for cell in sorted(cells, key=lambda cell: cell.config.components):
+        if cell.finished():
+            lines.setdefault(cell.config.components, {})[cell.config.seed] = Run.open(cell.folder).last_metrics()
+    if not lines:
+        return []
+    rows = choice_rows(lines)
+    table = markdown_table(HEADINGS, rows)
     page = ["# How many components", "", f"`{command}`", "", *table, "", "![over C](components.png)", ""]
     write_atomically(folder / "components.md", "\n".join(page))
+    figure = components_chosen(scores(lines, SCORE))
     for kind in ("svg", "png"):
-        write_atomically(folder / f"components.{kind}", rendered(components_chosen(found), kind))
+        write_atomically(folder / f"components.{kind}", rendered(figure, kind))
+    return rows

@@ -181,19 +181,8 @@ def compare(
     set_: Set = None,
 ) -> None:
     """Train methods on the same data from the same start, and write the table that compares them."""
-    from fedspm.comparison import (
-        COSTS,
-        PLAIN,
-        REACHED,
-        accuracy_rows,
-        comparison_cells,
-        cost_rows,
-        difference_rows,
-        method_rows,
-        slowest_first,
-        unfinished,
-        write_comparison,
-    )
+    from fedspm.comparison import comparison_cells, slowest_first
+    from fedspm.tables import COSTS, PLAIN, REACHED, accuracy_rows, cost_rows, difference_rows, write_comparison
 
     options = {
         "data.name": data,
@@ -205,8 +194,8 @@ def compare(
         "eval_every": eval_every,
     }
     cells = comparison_cells(_layers(config, options, set_), algorithms, seeds, out)
-    with _grid(cells, slowest_first(cells), jobs, lambda command: write_comparison(out, cells, command)):
-        methods = method_rows(cells)
+    with _grid(cells, slowest_first(cells), jobs, lambda command: write_comparison(out, cells, command)) as known:
+        methods = known.methods
         if not methods:
             return
         title = "\naccuracy in per cent, mean ± standard deviation over seeds"
@@ -216,8 +205,8 @@ def compare(
             console.print(plain_table(REACHED, difference_rows(methods, PLAIN), title))
         title = "\nparameters of all and of each client; bytes of a round, all clients"
         console.print(plain_table(COSTS, cost_rows(methods, PLAIN), title))
-        if missing := unfinished(cells):
-            _say(f"not finished: {missing}")
+        if known.missing:
+            _say(f"not finished: {known.missing}")
         _say(f"tables    {out}/table.md, table.csv, table.tex")
         _say(f"curves    {out}/curves.png, curves.svg")
 
@@ -240,7 +229,7 @@ def choose(
     set_: Set = None,
 ) -> None:
     """How many components? Train each number, and compare the likelihood of rows that were held out."""
-    from fedspm.choosing import HEADINGS, best_count, choice_cells, choice_rows, scores, write_choice
+    from fedspm.choosing import BEST, HEADINGS, choice_cells, write_choice
 
     options = {
         "algorithm": algorithm,
@@ -251,11 +240,11 @@ def choose(
         "eval_every": eval_every,
     }
     cells = choice_cells(_layers(config, options, set_), components, seeds, out)
-    with _grid(cells, cells, jobs, lambda command: write_choice(out, cells, command)):
-        if found := scores(cells):
+    with _grid(cells, cells, jobs, lambda command: write_choice(out, cells, command)) as rows:
+        if rows:
             title = "\nmean of log P(client, label | x) over held-out rows"
-            console.print(plain_table(HEADINGS, choice_rows(cells), title))
-            _say(f"best      C = {best_count(found)}")
+            console.print(plain_table(HEADINGS, rows, title))
+            _say(f"best      C = {next(row[0] for row in rows if BEST in row)}")
             _say(f"picture   {out}/components.png, components.svg")
 
 
@@ -339,9 +328,9 @@ def bench(
 
 @contextmanager
 def _grid(
-    cells: "Sequence[Cell]", order: "Sequence[Cell]", jobs: int | None, write: "Callable[[str], object]"
-) -> "Iterator[None]":
-    """Train a grid, writing its tables as cells end; then show them, then say what did not end well."""
+    cells: "Sequence[Cell]", order: "Sequence[Cell]", jobs: int | None, write: "Callable[[str], Any]"
+) -> "Iterator[Any]":
+    """Train a grid, writing its tables as cells end; hand out what was written; then say what did not end well."""
     from fedspm.grid import run_shown
 
     jobs = min(jobs or os.cpu_count() or 1, len(cells))
@@ -353,8 +342,7 @@ def _grid(
     _say(f"{len(cells)} trainings, {done} of them done, {jobs} at a time: {cells[0].folder.parent}")
     command = _command()
     failures, stopped = run_shown(order, jobs, command, lambda: write(command))
-    write(command)
-    yield
+    yield write(command)
     if stopped:
         _say("stopped; go on with the same command")
         raise typer.Exit(INTERRUPTED)

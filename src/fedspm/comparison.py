@@ -1,11 +1,9 @@
-"""A comparison of methods over seeds: the table as the paper prints it, paired differences, and the curves."""
+"""A comparison of methods over seeds: which trainings it takes, what each method reached, and statistics over seeds."""
 
-import csv
 import hashlib
-import io
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -15,14 +13,11 @@ from scipy.stats import t as student
 from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.config import Config, resolve
 from fedspm.errors import FedSPMError
-from fedspm.files import write_atomically
 from fedspm.grid import Cell
-from fedspm.pictures import comparison_curves, rendered
 from fedspm.runs import Run
 
 ACCURACIES = {"system": "system_accuracy", "average": "average_accuracy", "routing": "routing_accuracy"}
 CONFIDENCE = 0.95
-UNRANKED = 99
 Seeds = Mapping[int, float]  # a figure for every seed
 
 
@@ -89,18 +84,15 @@ def numbers(option: str, text: str) -> list[int]:
 
 
 def method_rows(cells: Sequence[Cell]) -> list[Method]:
-    """The finished cells, a row a method, in their order. With the same seed all have to have seen the same data."""
+    """Finished cells, a row a method, in their order. With the same seed all have to have seen the same data."""
     runs: dict[str, dict[int, Run]] = {}
     data: dict[int, str] = {}
     for cell in cells:
-        if cell.finished():
-            run = Run.open(cell.folder)
-            seen = data.setdefault(cell.config.seed, run.manifest["data_fingerprint"])
-            if seen != run.manifest["data_fingerprint"]:
-                raise FedSPMError(
-                    f"{cell.folder} was trained on other data than the others with seed {cell.config.seed}"
-                )
-            runs.setdefault(cell.row, {})[cell.config.seed] = run
+        run = Run.open(cell.folder)
+        fingerprint = run.manifest["data_fingerprint"]
+        if data.setdefault(cell.config.seed, fingerprint) != fingerprint:
+            raise FedSPMError(f"{cell.folder} was trained on other data than the others with seed {cell.config.seed}")
+        runs.setdefault(cell.row, {})[cell.config.seed] = run
     methods = [_method(name, by_seed) for name, by_seed in runs.items()]
     titles = [method.title for method in methods]
     most = max((len(by_seed) for by_seed in runs.values()), default=0)
@@ -171,206 +163,7 @@ def best(methods: Sequence[Method], metric: str) -> Method:
     return max(_complete(methods, metric), key=lambda method: spread(method.accuracy[metric])[0])
 
 
-# -- tables ----------------------------------------------------------------------------------------------------------
-
-
-@dataclass(frozen=True)
-class Style:
-    """How a table is written: mean ± sd with a rank, a difference with its interval, and the frame around the rows."""
-
-    figure: Callable[[float, float | None, int], str]
-    difference: Callable[[float, float | None], str]
-    nothing: str
-
-
-def _plain_figure(mean: float, deviation: float | None, rank: int) -> str:
-    text = f"{100 * mean:.2f}" + ("" if deviation is None else f" ± {100 * deviation:.2f}")
-    return f"{text} ({rank})" if rank <= 3 else f"{text}    "
-
-
-def _plain_difference(mean: float, half: float | None) -> str:
-    return f"{100 * mean:+.2f}" + ("" if half is None else f" ± {100 * half:.2f}")
-
-
-def _markdown_figure(mean: float, deviation: float | None, rank: int) -> str:
-    text = f"{100 * mean:.2f}" + ("" if deviation is None else f" ± {100 * deviation:.2f}")
-    return (f"**{text}**" if rank == 1 else text) + (f" <sup>({rank})</sup>" if rank <= 3 else "")
-
-
-def _latex_figure(mean: float, deviation: float | None, rank: int) -> str:
-    text = f"{100 * mean:.2f}" + ("" if deviation is None else rf"\pm{100 * deviation:.2f}")
-    text = rf"\mathbf{{{text}}}" if rank == 1 else text
-    return f"${text}" + (f"^{{({rank})}}$" if rank <= 3 else "$")
-
-
-def _latex_difference(mean: float, half: float | None) -> str:
-    return f"${100 * mean:+.2f}" + ("$" if half is None else rf"\pm{100 * half:.2f}$")
-
-
-PLAIN = Style(_plain_figure, _plain_difference, "–")
-MARKDOWN = Style(_markdown_figure, _plain_difference, "–")
-LATEX = Style(_latex_figure, _latex_difference, "--")
-
-REACHED = ("method", *ACCURACIES)
-COSTS = ("method", "parameters", "of a client", "MB down", "MB up", "s a round")
-
-
-def accuracy_rows(methods: Sequence[Method], style: Style) -> list[list[str]]:
-    """Accuracies in per cent."""
-    order = {metric: ranks(methods, metric) for metric in ACCURACIES}
-    rows = []
-    for method in methods:
-        row = [method.title]
-        for metric in ACCURACIES:
-            shown = metric in method.accuracy
-            row.append(
-                style.figure(*spread(method.accuracy[metric]), order[metric].get(method.name, UNRANKED))
-                if shown
-                else style.nothing
-            )
-        rows.append(row)
-    return rows
-
-
-def cost_rows(methods: Sequence[Method], style: Style) -> list[list[str]]:
-    """Parameters that all share and that each client has for itself; bytes of a round over all clients; seconds."""
-    return [
-        [
-            method.title,
-            f"{method.parameters:,}",
-            f"{method.private:,}",
-            *(
-                style.nothing if count is None else f"{count / 1e6:.2f}"
-                for count in (method.bytes_down, method.bytes_up)
-            ),
-            f"{method.seconds_per_round:.2f}",
-        ]
-        for method in methods
-    ]
-
-
-def difference_rows(methods: Sequence[Method], style: Style) -> list[list[str]]:
-    """Differences to the best mean, in points, paired by seed."""
-    rows = []
-    for method in methods:
-        row = [method.title]
-        for metric in ACCURACIES:
-            if metric not in method.accuracy:
-                row.append(style.nothing)
-            elif (top := best(methods, metric)) is method:
-                row.append("best")
-            else:
-                found = paired_difference(method.accuracy[metric], top.accuracy[metric])
-                row.append(style.difference(*found) if found else style.nothing)
-        rows.append(row)
-    return rows
-
-
-def markdown(methods: Sequence[Method], cells: Sequence[Cell], command: str) -> str:
-    """The whole page: what was run, both tables, and the picture."""
-    seeds = {seed for method in methods for seed in method.curves}
-    interval = "" if len(seeds) > 1 else " One seed has no interval."
-    about = _about(cells, command)
-    return "\n".join(
-        [
-            "# Comparison",
-            "",
-            *(f"- {line}" for line in about),
-            "",
-            "Accuracy on test rows in per cent, mean ± standard deviation over seeds, the three best marked.",
-            "",
-            *markdown_table(REACHED, accuracy_rows(methods, MARKDOWN)),
-            "",
-            f"Difference to the best in points, paired by seed, with its {CONFIDENCE:.0%} interval.{interval}",
-            "",
-            *markdown_table(REACHED, difference_rows(methods, MARKDOWN)),
-            "",
-            "What it takes: parameters that all share and that each client has for itself, megabytes of a round to and",
-            "from all clients together, seconds a round beside the other trainings.",
-            "",
-            *markdown_table(COSTS, cost_rows(methods, MARKDOWN)),
-            "",
-            "![accuracy over rounds](curves.png)",
-            "",
-        ]
-    )
-
-
-def _about(cells: Sequence[Cell], command: str) -> list[str]:
-    """What was run, where, and what is missing."""
-    config = cells[0].config
-    known = next(Run.open(cell.folder).manifest for cell in cells if cell.finished())
-    machine, versions = known["machine"], known["versions"]
-    lines = [
-        f"`{command}`",
-        f"{config.data.name}, {config.data.clients} clients, C = {config.components}, {config.rounds} rounds, "
-        f"preset {config.preset}, seeds {', '.join(map(str, dict.fromkeys(cell.config.seed for cell in cells)))}",
-        f"{machine['processor']}, {machine['cores']} cores; Python {versions['python']}, torch {versions['torch']}, "
-        f"fedspm {known['fedspm']}; begun {known['created'][:10]}",
-    ]
-    if missing := unfinished(cells):
-        lines.append(f"**not finished:** {missing}")
-    return lines
-
-
-def unfinished(cells: Sequence[Cell]) -> str:
-    return ", ".join(cell.name for cell in cells if not cell.finished())
-
-
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
-
-    def line(cells: Sequence[str]) -> str:
-        padded = [cells[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:]))]  # noqa: B905
-        return "| " + " | ".join(padded) + " |"
-
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
-    return [line(headings), line(rule), *map(line, rows)]
-
-
-def latex(methods: Sequence[Method], cells: Sequence[Cell]) -> str:
-    """A table for a paper, with booktabs."""
-    missing = unfinished(cells)
-    body = [
-        " & ".join(cell.replace("×", r"$\times$") for cell in row) + r" \\" for row in accuracy_rows(methods, LATEX)
-    ]
-    differences = [
-        " & ".join(cell.replace("×", r"$\times$") for cell in row) + r" \\" for row in difference_rows(methods, LATEX)
-    ]
-    return "\n".join(
-        [
-            r"% \usepackage{booktabs}; mean and standard deviation over seeds, superscripts mark the three best",
-            *([f"% not finished: {missing}"] if missing else []),
-            r"\begin{tabular}{lccc}",
-            r"\toprule",
-            r"Method & System accuracy & Average accuracy & Routing accuracy \\",
-            r"\midrule",
-            *body,
-            r"\midrule",
-            rf"\multicolumn{{4}}{{l}}{{Difference to the best by seed, {100 * CONFIDENCE:.0f}\,\% interval}} \\",
-            r"\midrule",
-            *differences,
-            r"\bottomrule",
-            r"\end{tabular}",
-            "",
-        ]
-    )
-
-
-def spreadsheet(methods: Sequence[Method]) -> str:
-    """CSV with plain numbers, one line a method and seed."""
-    buffer = io.StringIO()
-    names = ["method", "seed", *ACCURACIES.values(), "parameters", "private_parameters", "bytes_down", "bytes_up"]
-    writer = csv.writer(buffer, lineterminator="\n")
-    writer.writerow([*names, "seconds_per_round"])
-    for method in methods:
-        for seed, lines in method.curves.items():
-            accuracies = [lines[-1].get(key, "") for key in ACCURACIES.values()]
-            costs = [method.parameters, method.private, method.bytes_down, method.bytes_up]
-            writer.writerow(
-                [method.name, seed, *accuracies, *costs, round(lines[-1]["seconds"] / lines[-1]["round"], 4)]
-            )
-    return buffer.getvalue()
+# -- a line a cell -----------------------------------------------------------------------------------------------------
 
 
 def configuration_hash(config: Config) -> str:
@@ -378,36 +171,17 @@ def configuration_hash(config: Config) -> str:
 
 
 def cell_lines(cells: Sequence[Cell]) -> str:
-    """cells.jsonl: every finished cell with its metrics over rounds, configuration hash and versions."""
+    """cells.jsonl: finished cells with their metrics over rounds, configuration hash and versions."""
     lines = []
     for cell in cells:
-        if cell.finished():
-            run = Run.open(cell.folder)
-            known = run.manifest
-            facts = {
-                "method": cell.row,
-                "seed": cell.config.seed,
-                "configuration": configuration_hash(cell.config),
-                "data_fingerprint": known["data_fingerprint"],
-                "fedspm": known["fedspm"],
-                "versions": known["versions"],
-                "machine": known["machine"],
-                "created": known["created"],
-                "metrics": run.metrics(),
-            }
-            lines.append(json.dumps(facts, ensure_ascii=False))
+        run = Run.open(cell.folder)
+        known = run.manifest
+        facts = {
+            "method": cell.row,
+            "seed": cell.config.seed,
+            "configuration": configuration_hash(cell.config),
+            **{name: known[name] for name in ("data_fingerprint", "fedspm", "versions", "machine", "created")},
+            "metrics": run.metrics(),
+        }
+        lines.append(json.dumps(facts, ensure_ascii=False))
     return "\n".join(lines) + "\n"
-
-
-def write_comparison(folder: Path, cells: Sequence[Cell], command: str) -> list[Method]:
-    """table.md, table.csv, table.tex, curves.png, curves.svg and cells.jsonl of all cells that are finished."""
-    methods = method_rows(cells)
-    if methods:
-        write_atomically(folder / "cells.jsonl", cell_lines(cells))
-        write_atomically(folder / "table.md", markdown(methods, cells, command))
-        write_atomically(folder / "table.csv", spreadsheet(methods))
-        write_atomically(folder / "table.tex", latex(methods, cells))
-        figure = comparison_curves({method.title: method.curves for method in methods})
-        for kind in ("svg", "png"):
-            write_atomically(folder / f"curves.{kind}", rendered(figure, kind))
-    return methods

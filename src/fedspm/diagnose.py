@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
-from fedspm.likelihood.diagnostics import Bridge, bridge_errors
+from fedspm.likelihood.diagnostics import Bridge, bridge_errors, solved_lines
 from fedspm.likelihood.profile import accumulation_factors
 from fedspm.pictures import convergence, rendered
 from fedspm.runs import Run
@@ -21,8 +21,7 @@ def bridges(runs: Sequence[Run]) -> list[tuple[Run, str, Bridge | None]]:
         if not lines:
             raise FedSPMError(f"{run.path} was not diagnosed; train with --diagnose-every 1")
         found.append((run, "fixed", bridge_errors(lines)))
-        solved = [line for line in lines if line["raw"] is not None and line["raw"]["f_after"] is not None]
-        found.append((run, "raw", bridge_errors(lines, "raw") if solved else None))
+        found.append((run, "raw", bridge_errors(lines, "raw") if solved_lines(lines, "raw") else None))
     return found
 
 

@@ -190,9 +190,14 @@ class Bridge:
     unsolved: int
 
 
+def solved_lines(lines: Sequence[Mapping[str, Any]], gauge: str) -> list[Mapping[str, Any]]:
+    """Rounds in which eq. 6 had a solution before and after."""
+    return [line for line in lines if line[gauge] is not None and line[gauge]["f_after"] is not None]
+
+
 def bridge_errors(lines: Sequence[Mapping[str, Any]], gauge: str = "fixed") -> Bridge:
     """Γ̂₂, ε̂ and δ̂ from the lines of a training; rounds whose system had no solution are left out and counted."""
-    solved = [line for line in lines if line[gauge] is not None and line[gauge]["f_after"] is not None]
+    solved = solved_lines(lines, gauge)
     if not solved:
         raise FedSPMError(f"none of the {len(lines)} diagnosed rounds has a solution of eq. 6 in the {gauge} gauge")
     exact = np.array([line[gauge]["gradient"] for line in solved])

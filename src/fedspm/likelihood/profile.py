@@ -50,11 +50,11 @@ def profile_log_el(
     _check(log_ratio, client, log_likelihood)
     joint = _log_joint(log_ratio, client, log_mixing, log_likelihood)
     total = logsumexp(joint, axis=1, keepdims=True)
-    solution = _baseline(log_ratio, client, np.exp(joint - total), least)
+    posterior = np.exp(joint - total)
+    solution = _baseline(log_ratio, client, posterior, least)
     value = solution.sum_log_weights + float(total.sum())
-    return ExactObjective(
-        value, _own(np.exp(joint - total), client, log_ratio) - _of_baseline(log_ratio, solution), solution
-    )
+    pull = _own(posterior, client, log_ratio) - _of_baseline(log_ratio, solution)
+    return ExactObjective(value, pull, solution)
 
 
 def exact_q2(log_ratio: Array, client: Array, responsibilities: Array, least: float = 0.0) -> ExactObjective:

@@ -1,0 +1,239 @@
+"""The tables of a comparison, as the paper prints them: for the terminal, as Markdown, LaTeX and CSV."""
+
+import csv
+import io
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedspm.comparison import (
+    ACCURACIES,
+    CONFIDENCE,
+    Method,
+    best,
+    cell_lines,
+    method_rows,
+    paired_difference,
+    ranks,
+    spread,
+)
+from fedspm.files import write_atomically
+from fedspm.grid import Cell
+from fedspm.pictures import comparison_curves, rendered
+from fedspm.runs import Run
+
+UNRANKED = 99
+
+
+@dataclass(frozen=True)
+class Style:
+    """How a figure is written: mean ± sd with its rank, a difference with its interval, and what does not exist."""
+
+    figure: Callable[[float, float | None, int], str]
+    difference: Callable[[float, float | None], str]
+    nothing: str
+
+
+def _plain_figure(mean: float, deviation: float | None, rank: int) -> str:
+    text = f"{100 * mean:.2f}" + ("" if deviation is None else f" ± {100 * deviation:.2f}")
+    return f"{text} ({rank})" if rank <= 3 else f"{text}    "
+
+
+def _plain_difference(mean: float, half: float | None) -> str:
+    return f"{100 * mean:+.2f}" + ("" if half is None else f" ± {100 * half:.2f}")
+
+
+def _markdown_figure(mean: float, deviation: float | None, rank: int) -> str:
+    text = f"{100 * mean:.2f}" + ("" if deviation is None else f" ± {100 * deviation:.2f}")
+    return (f"**{text}**" if rank == 1 else text) + (f" <sup>({rank})</sup>" if rank <= 3 else "")
+
+
+def _latex_figure(mean: float, deviation: float | None, rank: int) -> str:
+    text = f"{100 * mean:.2f}" + ("" if deviation is None else rf"\pm{100 * deviation:.2f}")
+    text = rf"\mathbf{{{text}}}" if rank == 1 else text
+    return f"${text}" + (f"^{{({rank})}}$" if rank <= 3 else "$")
+
+
+def _latex_difference(mean: float, half: float | None) -> str:
+    return f"${100 * mean:+.2f}" + ("$" if half is None else rf"\pm{100 * half:.2f}$")
+
+
+PLAIN = Style(_plain_figure, _plain_difference, "–")
+MARKDOWN = Style(_markdown_figure, _plain_difference, "–")
+LATEX = Style(_latex_figure, _latex_difference, "--")
+
+REACHED = ("method", *ACCURACIES)
+COSTS = ("method", "parameters", "of a client", "MB down", "MB up", "s a round")
+
+
+def accuracy_rows(methods: Sequence[Method], style: Style) -> list[list[str]]:
+    """Accuracies in per cent."""
+    order = {metric: ranks(methods, metric) for metric in ACCURACIES}
+    rows = []
+    for method in methods:
+        row = [method.title]
+        for metric in ACCURACIES:
+            if metric in method.accuracy:
+                rank = order[metric].get(method.name, UNRANKED)
+                row.append(style.figure(*spread(method.accuracy[metric]), rank))
+            else:
+                row.append(style.nothing)
+        rows.append(row)
+    return rows
+
+
+def cost_rows(methods: Sequence[Method], style: Style) -> list[list[str]]:
+    """Parameters that all share and that each client has for itself; bytes of a round over all clients; seconds."""
+    return [
+        [
+            method.title,
+            f"{method.parameters:,}",
+            f"{method.private:,}",
+            *(
+                style.nothing if count is None else f"{count / 1e6:.2f}"
+                for count in (method.bytes_down, method.bytes_up)
+            ),
+            f"{method.seconds_per_round:.2f}",
+        ]
+        for method in methods
+    ]
+
+
+def difference_rows(methods: Sequence[Method], style: Style) -> list[list[str]]:
+    """Differences to the best mean, in points, paired by seed."""
+    rows = []
+    for method in methods:
+        row = [method.title]
+        for metric in ACCURACIES:
+            if metric not in method.accuracy:
+                row.append(style.nothing)
+            elif (top := best(methods, metric)) is method:
+                row.append("best")
+            else:
+                found = paired_difference(method.accuracy[metric], top.accuracy[metric])
+                row.append(style.difference(*found) if found else style.nothing)
+        rows.append(row)
+    return rows
+
+
+def markdown(methods: Sequence[Method], cells: Sequence[Cell], missing: str, command: str) -> str:
+    """The whole page: what was run, the tables, and the picture."""
+    seeds = {seed for method in methods for seed in method.curves}
+    interval = "" if len(seeds) > 1 else " One seed has no interval."
+    return "\n".join(
+        [
+            "# Comparison",
+            "",
+            *(f"- {line}" for line in _about(cells, missing, command)),
+            "",
+            "Accuracy on test rows in per cent, mean ± standard deviation over seeds, the three best marked.",
+            "",
+            *markdown_table(REACHED, accuracy_rows(methods, MARKDOWN)),
+            "",
+            f"Difference to the best in points, paired by seed, with its {CONFIDENCE:.0%} interval.{interval}",
+            "",
+            *markdown_table(REACHED, difference_rows(methods, MARKDOWN)),
+            "",
+            "What it takes: parameters that all share and that each client has for itself, megabytes of a round to and",
+            "from all clients together, seconds a round beside the other trainings.",
+            "",
+            *markdown_table(COSTS, cost_rows(methods, MARKDOWN)),
+            "",
+            "![accuracy over rounds](curves.png)",
+            "",
+        ]
+    )
+
+
+def _about(cells: Sequence[Cell], missing: str, command: str) -> list[str]:
+    """What was run, where, and what is missing."""
+    config = cells[0].config
+    known = Run.open(cells[0].folder).manifest
+    machine, versions = known["machine"], known["versions"]
+    lines = [
+        f"`{command}`",
+        f"{config.data.name}, {config.data.clients} clients, C = {config.components}, {config.rounds} rounds, "
+        f"preset {config.preset}, seeds {', '.join(map(str, dict.fromkeys(cell.config.seed for cell in cells)))}",
+        f"{machine['processor']}, {machine['cores']} cores; Python {versions['python']}, torch {versions['torch']}, "
+        f"fedspm {known['fedspm']}; begun {known['created'][:10]}",
+    ]
+    if missing:
+        lines.append(f"**not finished:** {missing}")
+    return lines
+
+
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
+
+    def line(cells: Sequence[str]) -> str:
+        padded = [cells[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:]))]  # noqa: B905
+        return "| " + " | ".join(padded) + " |"
+
+    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    return [line(headings), line(rule), *map(line, rows)]
+
+
+def latex(methods: Sequence[Method], missing: str) -> str:
+    """A table for a paper, with booktabs."""
+
+    def lines(rows: Sequence[Sequence[str]]) -> list[str]:
+        return [" & ".join(cell.replace("×", r"$\times$") for cell in row) + r" \\" for row in rows]
+
+    return "\n".join(
+        [
+            r"% \usepackage{booktabs}; mean and standard deviation over seeds, superscripts mark the three best",
+            *([f"% not finished: {missing}"] if missing else []),
+            r"\begin{tabular}{lccc}",
+            r"\toprule",
+            r"Method & System accuracy & Average accuracy & Routing accuracy \\",
+            r"\midrule",
+            *lines(accuracy_rows(methods, LATEX)),
+            r"\midrule",
+            rf"\multicolumn{{4}}{{l}}{{Difference to the best by seed, {100 * CONFIDENCE:.0f}\,\% interval}} \\",
+            r"\midrule",
+            *lines(difference_rows(methods, LATEX)),
+            r"\bottomrule",
+            r"\end{tabular}",
+            "",
+        ]
+    )
+
+
+def spreadsheet(methods: Sequence[Method]) -> str:
+    """CSV with plain numbers, one line a method and seed."""
+    buffer = io.StringIO()
+    names = ["method", "seed", *ACCURACIES.values(), "parameters", "private_parameters", "bytes_down", "bytes_up"]
+    writer = csv.writer(buffer, lineterminator="\n")
+    writer.writerow([*names, "seconds_per_round"])
+    for method in methods:
+        for seed, lines in method.curves.items():
+            accuracies = [lines[-1].get(key, "") for key in ACCURACIES.values()]
+            costs = [method.parameters, method.private, method.bytes_down, method.bytes_up]
+            writer.writerow(
+                [method.name, seed, *accuracies, *costs, round(lines[-1]["seconds"] / lines[-1]["round"], 4)]
+            )
+    return buffer.getvalue()
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is known so far: the methods with finished trainings, and the names of the trainings that are missing."""
+
+    methods: list[Method]
+    missing: str
+
+
+def write_comparison(folder: Path, cells: Sequence[Cell], command: str) -> Comparison:
+    """table.md, table.csv, table.tex, curves.png, curves.svg and cells.jsonl of all cells that are finished."""
+    done = [cell for cell in cells if cell.finished()]
+    missing = ", ".join(cell.name for cell in cells if cell not in done)
+    methods = method_rows(done)
+    if methods:
+        write_atomically(folder / "cells.jsonl", cell_lines(done))
+        write_atomically(folder / "table.md", markdown(methods, done, missing, command))
+        write_atomically(folder / "table.csv", spreadsheet(methods))
+        write_atomically(folder / "table.tex", latex(methods, missing))
+        figure = comparison_curves({method.title: method.curves for method in methods})
+        for kind in ("svg", "png"):
+            write_atomically(folder / f"curves.{kind}", rendered(figure, kind))
+    return Comparison(methods, missing)
