@@ -1,0 +1,7 @@
+"""The command line: a file a group of commands, in the order `fedspm --help` lists them."""
+
+from fedspm.cli.app import main
+
+from fedspm.cli import train, compare, look, bench  # isort: skip  (importing a file adds its commands)
+
+__all__ = ["bench", "compare", "look", "main", "train"]

@@ -1,0 +1,5 @@
+"""`python -m fedspm.cli`, for where no script is installed."""
+
+from fedspm.cli import main
+
+main()

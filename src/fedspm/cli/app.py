@@ -1,0 +1,40 @@
+"""The program itself: what every command hangs on, and how errors reach a person."""
+
+import sys
+import warnings
+from typing import Annotated
+
+import typer
+
+from fedspm.cli.speaking import INTERRUPTED
+from fedspm.errors import FedSPMError
+from fedspm.terminal import console, errors
+from fedspm.version import __version__
+
+app = typer.Typer(
+    no_args_is_help=True,
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    help="Routing-enabled federated learning under dual heterogeneity.",
+)
+
+
+def main() -> None:
+    """Run a command; errors that a person can act on become one sentence and exit code 1."""
+    warnings.showwarning = lambda message, *_, **__: errors.print(f"warning: {message}", style="yellow", markup=False)
+    sys.path.insert(0, "")  # encoders of one's own are found in the working directory, as with `python -m`
+    try:
+        app()
+    except FedSPMError as error:
+        errors.print(f"fedspm: {error}", style="red", markup=False, soft_wrap=True)
+        sys.exit(1)
+    except KeyboardInterrupt:
+        errors.print("fedspm: interrupted")
+        sys.exit(INTERRUPTED)
+
+
+@app.callback(invoke_without_command=True)
+def about(version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False) -> None:
+    if version:
+        console.print(__version__)
+        raise typer.Exit

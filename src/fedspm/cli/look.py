@@ -1,0 +1,69 @@
+"""fedspm evaluate | diagnose | route: look at a run."""
+
+import json
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedspm.cli.app import app
+from fedspm.cli.options import AsJson, RunFolder
+from fedspm.cli.speaking import say
+from fedspm.terminal import console, plain_table, results_table
+
+
+@app.command()
+def evaluate(run: RunFolder, as_json: AsJson = False) -> None:
+    """Print the last metrics of a run."""
+    from fedspm.runs import Run
+
+    metrics = Run.open(run).last_metrics()
+    if as_json:
+        print(json.dumps(metrics, ensure_ascii=False))
+    else:
+        console.print(results_table(metrics, f"{run}, round {metrics['round']}"))
+
+
+@app.command()
+def diagnose(
+    runs: Annotated[list[Path], typer.Argument(metavar="RUN...", help="Folders trained with --diagnose-every.")],
+    out: Annotated[Path | None, typer.Option(help="Picture, svg or png. (default: convergence.svg in the run)")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Gradient norms and bridge errors along training, as the paper's momentum figure shows them."""
+    from fedspm.diagnose import BRIDGE, accumulation, bridge_rows, bridges, write_picture
+    from fedspm.runs import Run
+
+    opened = [Run.open(run) for run in runs]
+    found = bridges(opened)
+    picture = write_picture(found, out or runs[0] / "convergence.svg")
+    rows = bridge_rows(found)
+    if as_json:
+        for row in rows:
+            print(json.dumps(dict(zip(BRIDGE, row, strict=True)), ensure_ascii=False))
+    else:
+        console.print(plain_table(BRIDGE, rows, "after the last diagnosed round"))
+        for each in opened:
+            say(accumulation(each))
+        say(f"picture   {picture}")
+
+
+@app.command()
+def route(
+    run: RunFolder,
+    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    as_json: AsJson = False,
+) -> None:
+    """Route images to the client they resemble most, and predict there."""
+    from fedspm.data.images import read_image
+    from fedspm.queries import answer
+    from fedspm.runs import Run
+
+    opened = Run.open(run)
+    rows = [read_image(path, opened.task.shape) for path in images]
+    for path, reply in zip(images, answer(opened, rows), strict=True):
+        if as_json:
+            print(json.dumps({"image": str(path), **reply}, ensure_ascii=False))
+        else:
+            sure, near = max(reply["probabilities"].values()), max(reply["posterior"].values())
+            say(f"{path}: {reply['prediction']} ({sure:.2f}), answered by {reply['client']} ({near:.2f})")

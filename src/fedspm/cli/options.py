@@ -1,0 +1,32 @@
+"""Options that several commands share, and how they become one configuration."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `fedspm train` wrote.")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
+ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Configuration file.")]
+DataSet = Annotated[str | None, typer.Option(help="fashion-sample or fashion-mnist. (default: fashion-sample)")]
+Clients = Annotated[int | None, typer.Option(help="Number of clients. (default: 8)")]
+Components = Annotated[int | None, typer.Option(help="Components a client, C. (default: 3)")]
+Preset = Annotated[str | None, typer.Option(help="default: measured best; paper: as printed. (default: default)")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds to train. (default: 200)")]
+Horizon = Annotated[int | None, typer.Option(help="Length of the annealing schedule. (default: the rounds)")]
+EvalEvery = Annotated[
+    int | None, typer.Option(help="Rounds between evaluations, each with a checkpoint. (default: 10)")
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Trainings at a time. (default: one a core)")]
+Set = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Any other setting, e.g. --set router.steps=20. Repeatable."),
+]
+
+
+def layers(config: Path | None, options: dict[str, Any], assignments: list[str] | None) -> dict[str, Any]:
+    """A configuration file, over it the options, over them `--set`."""
+    from fedspm.config import dotted, load_config, merged, parse_assignments
+
+    given = dotted({key: value for key, value in options.items() if value is not None})
+    return merged(load_config(config) if config else {}, given, parse_assignments(assignments or []))

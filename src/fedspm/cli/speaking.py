@@ -1,0 +1,23 @@
+"""What a command says: lines with paths in them, how it was called, how to go on."""
+
+import shlex
+import shutil
+import sys
+
+from fedspm.terminal import console
+
+INTERRUPTED = 130  # the exit code of a command that was stopped by a person
+
+
+def say(text: str) -> None:
+    """A line that may hold paths: no markup in it, and no line breaks but its own."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def as_typed() -> str:
+    return shlex.join(["fedspm", *sys.argv[1:]])
+
+
+def program() -> str:
+    """How this program was called: `.venv/bin/fedspm` where no environment is active."""
+    return "fedspm" if shutil.which("fedspm") or not sys.argv[0].endswith("fedspm") else sys.argv[0]

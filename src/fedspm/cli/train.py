@@ -1,0 +1,149 @@
+"""fedspm train | resume."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedspm.cli.app import app
+from fedspm.cli.options import (
+    Clients,
+    Components,
+    ConfigFile,
+    DataSet,
+    EvalEvery,
+    Horizon,
+    Preset,
+    Rounds,
+    RunFolder,
+    Set,
+    layers,
+)
+from fedspm.cli.speaking import INTERRUPTED, as_typed, program, say
+from fedspm.terminal import console, results_table, watching
+
+if TYPE_CHECKING:
+    from fedspm.data.federation import Federation
+    from fedspm.runs import Checkpoint, Run
+
+
+@app.command()
+def train(
+    config: ConfigFile = None,
+    data: DataSet = None,
+    clients: Clients = None,
+    components: Components = None,
+    variant: Annotated[
+        str | None, typer.Option(help="1x: components share their encoders; cx: one each. (default: 1x)")
+    ] = None,
+    preset: Preset = None,
+    rounds: Rounds = None,
+    horizon: Horizon = None,
+    alpha_inter: Annotated[
+        float | None, typer.Option(help="Dirichlet concentration of classes over clients. (default: 1.0)")
+    ] = None,
+    alpha_intra: Annotated[
+        float | None, typer.Option(help="Dirichlet concentration of the true mixing weights. (default: 2.0)")
+    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Everything random is derived from it. (default: 0)")] = None,
+    eval_every: EvalEvery = None,
+    workers: Annotated[str | None, typer.Option(help="Clients trained at a time. (default: auto, one a core)")] = None,
+    device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. (default: auto)")] = None,
+    algorithm: Annotated[
+        str | None,
+        typer.Option(
+            help="fedspm, feddrm, fedgmm, fedem, cluster-fl, ditto, fedbabu, fedavg-ft, fedprox, fedavg, or one of a "
+            "plugin. (default: fedspm)"
+        ),
+    ] = None,
+    diagnose_every: Annotated[
+        int | None,
+        typer.Option(help="Rounds between diagnoses of convergence, for `fedspm diagnose`. (default: never)"),
+    ] = None,
+    tensorboard: Annotated[
+        bool | None, typer.Option("--tensorboard", help="Also write TensorBoard files. (default: no)")
+    ] = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder. (default: runs/DATA-ALGORITHM-VARIANT-seedSEED)")
+    ] = None,
+    set_: Set = None,
+) -> None:
+    """Train, evaluate and write a run folder with a report."""
+    from fedspm.config import resolve
+    from fedspm.engines.local import choose_device
+    from fedspm.runs import Run
+
+    options = {
+        "data.name": data,
+        "data.clients": clients,
+        "data.alpha_inter": alpha_inter,
+        "data.alpha_intra": alpha_intra,
+        "components": components,
+        "variant": variant,
+        "preset": preset,
+        "rounds": rounds,
+        "horizon": horizon,
+        "seed": seed,
+        "eval_every": eval_every,
+        "workers": workers,
+        "device": device,
+        "algorithm": algorithm,
+        "diagnose_every": diagnose_every,
+        "tensorboard": tensorboard,
+    }
+    settings = resolve(layers(config, options, set_))
+    folder = out or Path("runs") / f"{settings.data.name}-{settings.algorithm}-{settings.variant}-seed{settings.seed}"
+    choose_device(settings.device)
+    with console.status("reading the data"):
+        run, federation = Run.begin(folder, settings, as_typed())
+    _describe(run)
+    with run.locked():
+        _train(run, federation)
+
+
+@app.command()
+def resume(run: RunFolder) -> None:
+    """Go on with a run that was stopped or killed; the result is the same as without the stop."""
+    from fedspm.runs import Run
+
+    opened = Run.open(run)
+    with opened.locked():
+        with console.status("reading the data"):
+            checkpoint, federation = opened.go_on()
+        if checkpoint:
+            say(f"{run}: going on after round {checkpoint.round} of {opened.config.rounds}")
+        _train(opened, federation, checkpoint)
+
+
+def _describe(run: "Run") -> None:
+    manifest, config = run.manifest, run.config
+    clients, rows, components = len(manifest["clients"]), sum(manifest["counts"]), manifest["components"]
+    hidden = f", {components} component{'s' if components > 1 else ''} a client" if run.algorithm().mixes else ""
+    say(f"{config.algorithm} on {config.data.name}: {clients} clients, {rows:,} training rows{hidden}")
+    for role, size in manifest["encoders"].items():
+        say(
+            f"  {role:9} {size['copies']} × {size['parameters'] // size['copies']:,} parameters, "
+            f"{size['multiply_adds']:,} multiply-adds a row"
+        )
+
+
+def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None" = None) -> None:
+    from fedspm.report import write_report
+    from fedspm.training import train
+
+    config = run.config
+    done = checkpoint.round if checkpoint else 0
+    with watching(config.rounds, done, run.path / "tensorboard" if config.tensorboard else None) as watcher:
+        done = train(config, federation, run.algorithm(), run, watcher, checkpoint)
+    if done < config.rounds:
+        say(f"stopped after round {done}; go on with: {program()} resume {run.path}")
+        raise typer.Exit(INTERRUPTED)
+    with console.status("writing the report"):
+        report, samples = write_report(run, run.model(), federation)
+    metrics = run.last_metrics()
+    console.print(results_table(metrics, f"\nafter {metrics['round']} rounds, accuracy on test rows"))
+    say(f"report    {report}")
+    if run.algorithm().routes:
+        say(f"try next  {program()} route {run.path} {samples}/*.png")
+    if config.data.name == "fashion-sample":
+        say(f"          {program()} train --data fashion-mnist     (all 70,000 images)")
