@@ -27,7 +27,7 @@ class Watcher(Protocol):
 
 def one_round(algorithm: Algorithm, engine: LocalEngine, shared: Tensors, number: int) -> Tensors:
     """The shared state after round `number`, counted from zero."""
-    engine.begin_round(number)
+    engine.begin_round(number, algorithm.participants(number))
     return algorithm.server_round(shared, engine)
 
 
@@ -40,6 +40,7 @@ def begin(algorithm: Algorithm, engine: LocalEngine) -> Tensors:
 def personalised(algorithm: Algorithm, engine: LocalEngine, shared: Tensors) -> Model:
     """The model as it is evaluated: after whatever clients do on their own for that."""
     if algorithm.personalises():
+        engine.begin_round(engine.round)  # everybody is evaluated, whoever trained
         engine(algorithm.personalise, shared)
     return Model(algorithm, engine.send(shared), list(engine.privates.values()))
 

@@ -40,6 +40,9 @@ class ClusterFL(ComponentStart):
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         return shared | exchange(self.update, shared).result()
 
+    def enrol(self, client: Client) -> Tensors:
+        return super().enrol(client) | {"cluster": torch.tensor(0)}  # until it is asked for the first time
+
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         c = self.chosen(client, shared)
 

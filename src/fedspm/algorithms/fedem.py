@@ -15,7 +15,7 @@ from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Tensors
 from fedspm.core.settings import Settings
 from fedspm.mixture import em
-from fedspm.mixture.components import ComponentAlgorithm
+from fedspm.mixture.components import ComponentAlgorithm, as_private, note, notebook
 from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
 from fedspm.mixture.routing import class_probabilities
 
@@ -39,26 +39,28 @@ class FedEM(ComponentAlgorithm):
         tau = exchange(self.expect, shared).stack("tau", self.task.names, shared["tau"])
         return shared | exchange(self.maximise, shared, tau=tau).result() | {"tau": tau}
 
-    def posterior(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
-        return torch.softmax(self.log_joint(client, shared, self.standardise(shared, x), y), dim=1)
+    def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        features = self.predictor(shared, self.standardise(shared, x))
+        return {"label": em.of_label(self.log_likelihood(shared, features), y)}
 
-    def log_joint(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
-        """log π_ic + log P_c(y_ij | x_ij)"""
-        likelihood = em.of_label(self.log_likelihood(shared, self.predictor(shared, x)), y)
-        return client.private["mixing"].log() + likelihood
+    def posterior(self, mixing: Float[Tensor, " c"], evidence: Tensors) -> Float[Tensor, "n c"]:
+        """w_ijc ∝ π_ic P_c(y_ij | x_ij), and whatever else a row says of its component"""
+        return torch.softmax(sum(evidence.values(), start=mixing.log()), dim=1)
 
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
-        mixing = em.mixing_weights(tau[client.index], client.n)
-        return Mean(client.n, **self.predictors(client, shared, mixing)), client.private | {"mixing": mixing}
+        mixing, evidence = em.mixing_weights(tau[client.index], client.n), notebook(client.private)
+        update = self.predictors(client, shared, mixing, evidence)
+        return Mean(client.n, **update), client.private | {"mixing": mixing} | as_private(evidence)
 
-    def predictors(self, client: Client, shared: Tensors, mixing: Tensor) -> Tensors:
+    def predictors(self, client: Client, shared: Tensors, mixing: Tensor, evidence: Tensors) -> Tensors:
         """Local steps on all C predictors, each row weighted by its responsibilities."""
         responsibilities = client.private["responsibilities"]
 
         def objective(w: Tensors, batch: Batch) -> Tensor:
             features = self.predictor(w, self.standardise(shared, batch.x), training=True)
-            likelihood = em.of_label(self.log_likelihood(w, features), batch.y)
-            return em.supervised_loss(responsibilities[batch.row], likelihood)
+            label = em.of_label(self.log_likelihood(w, features), batch.y)
+            note(evidence, "label", batch.row, label)
+            return em.supervised_loss(responsibilities[batch.row], label)
 
         start = self.predictor.take(shared) | {name: shared[name] for name in HEAD}
         return self.local_solver(client, "supervised", self.predictor, start, objective, self.head_scale(mixing))

@@ -21,6 +21,7 @@ from fedspm.core.local import Client, chunks
 from fedspm.core.replies import Mean, Tensors
 from fedspm.core.settings import Settings
 from fedspm.mixture import em, routing
+from fedspm.mixture.components import as_private, notebook
 from fedspm.mixture.ratios import DensityRatios
 
 RIDGE = 1e-3  # added to the diagonal of every covariance, as a share of its mean
@@ -53,16 +54,23 @@ class FedGMM(FedEM, DensityRatios):
         features = self.router.take(shared) | {name: shared[name] for name in INPUT}
         return shared | gaussians(exchange(self.weigh, features).totals(), shared)
 
-    def log_joint(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
-        """log π_ic + log P_c(y_ij | x_ij) + log N(h(x_ij); μ_c, Σ_c)"""
-        return super().log_joint(client, shared, x, y) + self.log_density(shared, self.router(shared, x))
+    def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        return super().evidence(client, shared, x, y) | {"density": self.density_of(shared, x)}
+
+    @torch.no_grad()
+    def refreshed(self, client: Client, shared: Tensors, evidence: Tensors) -> Tensors:
+        """The Gaussians moved for all rows, whether a batch had them or not."""
+        return evidence | {"density": torch.cat([self.density_of(shared, x) for x in chunks(client.x)])}
+
+    def density_of(self, shared: Tensors, x: Tensor) -> Float[Tensor, "n c"]:
+        return self.log_density(shared, self.router(shared, self.standardise(shared, x)))
 
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
-        mixing = em.mixing_weights(tau[client.index], client.n)
+        mixing, evidence = em.mixing_weights(tau[client.index], client.n), notebook(client.private)
         everything = torch.ones(client.n, 1, device=tau.device)
-        router = self.drm_block(client, shared, everything, tau.new_tensor(self.task.counts)[:, None])
-        reply = Mean(client.n, **self.predictors(client, shared, mixing), **router)
-        return reply, client.private | {"mixing": mixing}
+        router = self.drm_block(client, shared, everything, tau.new_tensor(self.task.counts)[:, None], {})
+        reply = Mean(client.n, **self.predictors(client, shared, mixing, evidence), **router)
+        return reply, client.private | {"mixing": mixing} | as_private(evidence)
 
     def weigh(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Weighted moments of the features under the new router encoder; components below `min_count` rows stay."""
@@ -81,8 +89,7 @@ class FedGMM(FedEM, DensityRatios):
         return density
 
     def embed(self, shared: Tensors, x: Tensor) -> Tensors:
-        density = self.log_density(shared, self.router(shared, self.standardise(shared, x)))
-        return super().embed(shared, x) | {"density": density}
+        return super().embed(shared, x) | {"density": self.density_of(shared, x)}
 
     def log_scores(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m"]:
         tau = shared["tau"]

@@ -15,6 +15,7 @@ from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Tensors
 from fedspm.core.settings import Settings
 from fedspm.mixture import em, routing
+from fedspm.mixture.components import as_private, note, notebook
 from fedspm.mixture.model import HEAD, initial_head, log_likelihood, log_ratio
 from fedspm.mixture.ratios import DensityRatios
 
@@ -51,12 +52,14 @@ class FedSPM(DensityRatios):
         sizes = (self.settings.components, self.task.classes, self.predictor.dimension)
         return super().enrol(client) | initial_head(*sizes, client.generator("head"))
 
-    def posterior(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
-        """w by eq. 7 (lines 4–5: `expect` runs it over all rows and sends τ)"""
+    def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
         x = self.standardise(shared, x)
-        likelihood = self.label_likelihood(client.private, shared, x, y)
         ratio = log_ratio(shared["tilt.xi"][client.index], shared["tilt.gamma"][client.index], self.router(shared, x))
-        return em.log_responsibilities(client.private["mixing"].log(), ratio, likelihood).exp()
+        return {"ratio": ratio, "label": self.label_likelihood(client.private, shared, x, y)}
+
+    def posterior(self, mixing: Float[Tensor, " c"], evidence: Tensors) -> Float[Tensor, "n c"]:
+        """w by eq. 7 (lines 4–5: `expect` has it of all rows and sends τ)"""
+        return em.log_responsibilities(mixing.log(), evidence["ratio"], evidence["label"]).exp()
 
     def label_likelihood(self, private: Tensors, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
         """log P_ic(y_ij | x_ij) of standardised rows, under one client's heads"""
@@ -66,18 +69,23 @@ class FedSPM(DensityRatios):
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
         """M-step (lines 9–12): π in closed form, the supervised block and the DRM block by local SGD."""
         mixing = em.mixing_weights(tau[client.index], client.n)
-        private, predictor = self.supervised_block(client, shared, mixing)
-        router = self.drm_block(client, shared, client.private["responsibilities"], tau)
-        return Mean(client.n, **predictor, **router), private | {"mixing": mixing}
+        evidence = notebook(client.private)
+        private, predictor = self.supervised_block(client, shared, mixing, evidence)
+        router = self.drm_block(client, shared, client.private["responsibilities"], tau, evidence)
+        return Mean(client.n, **predictor, **router), private | {"mixing": mixing} | as_private(evidence)
 
-    def supervised_block(self, client: Client, shared: Tensors, mixing: Tensor) -> tuple[Tensors, Tensors]:
+    def supervised_block(
+        self, client: Client, shared: Tensors, mixing: Tensor, evidence: Tensors
+    ) -> tuple[Tensors, Tensors]:
         """α_i, β_i, θ by ascent on Q₁ᵢ"""
         responsibilities = client.private["responsibilities"]
 
         def objective(moving: Tensors, batch: Batch) -> Tensor:
             features = self.predictor(moving, self.standardise(shared, batch.x), training=True)
             likelihood = log_likelihood(moving["head.weight"], moving["head.bias"], features)
-            return em.supervised_loss(responsibilities[batch.row], em.of_label(likelihood, batch.y))
+            label = em.of_label(likelihood, batch.y)
+            note(evidence, "label", batch.row, label)
+            return em.supervised_loss(responsibilities[batch.row], label)
 
         start = self.predictor.take(shared) | {name: client.private[name] for name in HEAD}
         moved = self.local_solver(client, "supervised", self.predictor, start, objective, self.head_scale(mixing))

@@ -17,6 +17,7 @@ from fedspm.core.replies import Mean, Reply, Rows, Tensors
 from fedspm.core.settings import Block, Settings, Strict
 from fedspm.encoders import Encoder, build_encoder
 from fedspm.errors import DamagedFile, FedSPMError
+from fedspm.randomness import torch_generator
 
 INPUT = ("input.mean", "input.scale")  # how rows are standardised
 Answer = TypeVar("Answer", bound=Reply)
@@ -119,7 +120,7 @@ class Algorithm(ABC):
 
     def parameters(self, shared: Tensors, private: Tensors) -> dict[str, int]:
         """How many numbers are learnt: by all together, and by one client for itself."""
-        apart = {"input", "tau", "coarse", "responsibilities", "cluster"}  # statistics and bookkeeping
+        apart = {"input", "tau", "coarse", "responsibilities", "evidence", "cluster"}  # statistics and bookkeeping
         apart |= {name for encoder in self.encoders for name in encoder.buffers}
 
         def count(state: Tensors) -> int:
@@ -146,6 +147,14 @@ class Algorithm(ABC):
     @abstractmethod
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         """One round of training: the new shared state."""
+
+    def participants(self, round: int) -> list[int]:
+        """The clients of a round, in order: all, or `clients_per_round` of them, each as likely as the others."""
+        clients, drawn = self.task.clients, self.settings.clients_per_round
+        if drawn is None or drawn >= clients:
+            return list(range(clients))
+        order = torch.randperm(clients, generator=torch_generator(self.settings.seed, "participants", round))
+        return sorted(order[:drawn].tolist())
 
     def annealed(self, learning_rate: float, round: int) -> float:
         """η_t = η ½ (1 + cos(π t / T)), T the horizon."""

@@ -29,6 +29,9 @@ class EM(Strict):
 
     start: Literal["kmeans", "random"] = Field("kmeans", description="first responsibilities")
     hold: int = Field(20, ge=0, description="rounds that keep the k-means responsibilities, at most half the schedule")
+    e_step: Literal["exact", "incremental"] = Field(
+        "exact", description="incremental: only rows that the local steps visit, on their way; docs/performance.md"
+    )
     scaled_steps: bool = Field(True, description="divide the gradient of a component's head and tilt by its weight")
     server_step: float = Field(
         4.0, ge=1, description="first server step on γ and ξ, at most m/2, annealed to 1 at half time"
@@ -42,6 +45,9 @@ class Settings(Strict):
     rounds: int = Field(200, ge=1, description="rounds to train")
     horizon: int | None = Field(None, ge=1, description="length of the annealing schedule; the rounds if not given")
     seed: int = Field(0, ge=0, description="everything random is derived from it")
+    clients_per_round: int | None = Field(
+        None, ge=1, description="clients drawn for every round, the others rest; all if not given"
+    )
     min_count: int = Field(10, ge=1, description="no sum over fewer rows than this leaves a client")
     predictor: Predictor = Predictor(encoder="auto", momentum=0.9, steps=10)
     router: Block = Block(encoder="auto", momentum=0.95, steps=15)

@@ -7,7 +7,7 @@ and the program without a copy. Each computes with one thread of its own.
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TypeVar
@@ -51,8 +51,10 @@ class LocalEngine:
         self._pool.shutdown(wait=True, cancel_futures=True)
         torch.set_num_threads(self._threads_before)
 
-    def begin_round(self, number: int) -> None:
+    def begin_round(self, number: int, participants: Sequence[int] | None = None) -> None:
+        """From here on, exchanges belong to this round and reach these clients; without a choice, all."""
         self.round = number
+        self.participants = range(len(self.federation.names)) if participants is None else participants
         self.traffic = Traffic()
 
     def enrol(self, algorithm: Algorithm) -> None:
@@ -60,9 +62,9 @@ class LocalEngine:
             self.privates[name] = self.send(algorithm.enrol(self._client(i, {})))
 
     def __call__(self, step: Step[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
-        """Every client takes the step; replies are folded in client order: the same bits with any number of workers."""
-
-        self.traffic.send(shared | arguments, len(self.federation.names))
+        """The round's clients take the step; replies are folded in client order: the same bits with any number of
+        workers."""
+        self.traffic.send(shared | arguments, len(self.participants))
         shared, arguments = self.send(shared), self.send(arguments)
 
         def take(i: int) -> tuple[Answer, Tensors]:
@@ -75,7 +77,7 @@ class LocalEngine:
                 ) from error
 
         merged: Answer | None = None
-        for i, (reply, private) in enumerate(self.map(take, range(len(self.federation.names)))):
+        for i, (reply, private) in zip(self.participants, self.map(take, self.participants), strict=True):
             self.privates[self.federation.names[i]] = private
             self.traffic.receive(reply)
             merged = reply if merged is None else merged.merge(reply)  # type: ignore[arg-type, assignment]

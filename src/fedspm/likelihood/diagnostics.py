@@ -62,6 +62,7 @@ class Diagnosis:
         if not isinstance(self.algorithm, Semiparametric) or not isinstance(self.algorithm, Algorithm):
             raise FedSPMError("only fedspm and feddrm have density ratios and heads to diagnose")
         self._client = np.repeat(np.arange(len(self.data)), [len(y) for _, y in self.data])
+        self._last: tuple[Tensor, Array] | None = None
 
     def before(self, shared: Tensors, privates: Sequence[Tensors]) -> "Before":
         """Everything at ζ⁽ᵗ⁾, with w⁽ᵗ⁾ for what comes after."""
@@ -90,7 +91,12 @@ class Diagnosis:
         return Before(self, w, line)
 
     def log_ratios(self, shared: Tensors) -> Array:
-        """log_ratio of every pooled row for every client and component, in double precision, (n, m, C)."""
+        """log_ratio of every pooled row for every client and component, in double precision, (n, m, C).
+
+        The end of one round is the start of the next: its log-ratios are kept, under the γ they were computed with.
+        """
+        if self._last and self._last[0] is shared["tilt.gamma"]:
+            return self._last[1]
         xi, gamma = (shared[name].double() for name in TILT)
 
         @torch.no_grad()
@@ -98,7 +104,9 @@ class Diagnosis:
             features = self.algorithm.router(shared, self.algorithm.standardise(shared, x)).double()
             return np.asarray(log_ratio(xi, gamma, features).numpy(force=True))
 
-        return np.concatenate(list(self.map(of, (x for rows, _ in self.data for x in chunks(rows)))))
+        ratios = np.concatenate(list(self.map(of, (x for rows, _ in self.data for x in chunks(rows)))))
+        self._last = shared["tilt.gamma"], ratios
+        return ratios
 
     def _likelihood(self, shared: Tensors, privates: Sequence[Tensors]) -> Array:
         @torch.no_grad()

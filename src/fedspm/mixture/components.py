@@ -1,17 +1,22 @@
-"""What methods with hidden components share: the E-step around their posterior."""
+"""What methods with hidden components share: the E-step around their posterior, exact or incremental.
+
+The exact E-step sends all local rows through the encoders. The incremental one sends none: it keeps what each row said
+of its components (`evidence`, a table a part of eq. 7) when a local step last had it in a batch.
+"""
 
 from abc import abstractmethod
 from collections.abc import Mapping
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedspm.core.local import Client, chunks
 from fedspm.core.replies import Rows, Tensors
 from fedspm.mixture.start import ComponentStart
 
+EVIDENCE = "evidence."  # how the tables are named in a client's private state
 MIXING_FLOOR = 0.05  # a component that is nearly empty takes steps at most 20 times as large as printed
 
 
@@ -23,20 +28,35 @@ class ComponentAlgorithm(ComponentStart):
         return {"mixing": torch.full((self.settings.components,), 1 / self.settings.components)}
 
     @abstractmethod
-    def posterior(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
-        """Responsibilities of some rows of a client."""
+    def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        """What some rows of a client say of its components, in log space, by part of the posterior: (n, C) each."""
+
+    @abstractmethod
+    def posterior(self, mixing: Float[Tensor, " c"], evidence: Tensors) -> Float[Tensor, "n c"]:
+        """Responsibilities, from a client's mixing weights and its rows' evidence."""
 
     def expect(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
         """E-step over all local rows; those that k-means gave are kept for the first rounds."""
+        private = dict(client.private)
         if self.settings.components == 1:
-            responsibilities = torch.ones(client.n, 1, device=client.x.device)
-        elif self.held(client.round):
-            responsibilities = client.private["responsibilities"]
-        else:
-            with torch.no_grad():
-                rows = zip(chunks(client.x), chunks(client.y), strict=True)
-                responsibilities = torch.cat([self.posterior(client, shared, x, y) for x, y in rows])
-        return self.report_tau(client, responsibilities), client.private | {"responsibilities": responsibilities}
+            private["responsibilities"] = torch.ones(client.n, 1, device=client.x.device)
+        elif not self.held(client.round):
+            kept = evidence_of(private)
+            evidence = self.refreshed(client, shared, kept) if kept else self.all_evidence(client, shared)
+            private["responsibilities"] = self.posterior(private["mixing"], evidence)
+            if self.settings.em.e_step == "incremental":
+                private |= as_private(evidence)
+        return self.report_tau(client, private["responsibilities"]), private
+
+    def refreshed(self, client: Client, shared: Tensors, evidence: Tensors) -> Tensors:
+        """The kept evidence, with what no batch can note on its way; by default there is no such part."""
+        return evidence
+
+    @torch.no_grad()
+    def all_evidence(self, client: Client, shared: Tensors) -> Tensors:
+        rows = zip(chunks(client.x), chunks(client.y), strict=True)
+        pieces = [self.evidence(client, shared, x, y) for x, y in rows]
+        return {part: torch.cat([piece[part] for piece in pieces]) for part in pieces[0]}
 
     def row_scale(self, mixing: Float[Tensor, "*m c"]) -> Float[Tensor, "*m c"] | None:
         """A component's head and tilt get a π share of the gradient; divided by π, C equal components step like one."""
@@ -45,3 +65,23 @@ class ComponentAlgorithm(ComponentStart):
     def head_scale(self, mixing: Float[Tensor, " c"]) -> Tensors | None:
         step = self.row_scale(mixing)
         return None if step is None else {"head.weight": step[:, None, None], "head.bias": step[:, None]}
+
+
+def evidence_of(private: Tensors) -> Tensors:
+    """The tables of the incremental E-step by part; none with the exact one."""
+    return {name.removeprefix(EVIDENCE): table for name, table in private.items() if name.startswith(EVIDENCE)}
+
+
+def as_private(evidence: Tensors) -> Tensors:
+    return {EVIDENCE + part: table for part, table in evidence.items()}
+
+
+def notebook(private: Tensors) -> Tensors:
+    """A copy of the tables, for the batches of an M-step to note in."""
+    return {part: table.clone() for part, table in evidence_of(private).items()}
+
+
+def note(evidence: Tensors, part: str, row: Int[Tensor, " b"], said: Float[Tensor, "b c"]) -> None:
+    """What a batch says, where tables are kept."""
+    if part in evidence:
+        evidence[part][row] = said.detach()

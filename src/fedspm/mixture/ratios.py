@@ -8,7 +8,7 @@ from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Tensors
 from fedspm.encoders import Encoder
 from fedspm.mixture import em
-from fedspm.mixture.components import ComponentAlgorithm
+from fedspm.mixture.components import ComponentAlgorithm, note
 from fedspm.mixture.model import TILT, initial_tilt, log_ratio
 from fedspm.randomness import torch_generator
 
@@ -23,7 +23,12 @@ class DensityRatios(ComponentAlgorithm):
         return {name: torch.stack([tilt[name] for tilt in tilts]) for name in TILT}
 
     def drm_block(
-        self, client: Client, shared: Tensors, responsibilities: Float[Tensor, "n c"], tau: Float[Tensor, "m c"]
+        self,
+        client: Client,
+        shared: Tensors,
+        responsibilities: Float[Tensor, "n c"],
+        tau: Float[Tensor, "m c"],
+        evidence: Tensors,
     ) -> Tensors:
         """γ, ξ, ν by ascent on Q̃₂ᵢ"""
         log_tau = tau.log()
@@ -31,6 +36,7 @@ class DensityRatios(ComponentAlgorithm):
         def objective(moving: Tensors, batch: Batch) -> Tensor:
             features = self.router(moving, self.standardise(shared, batch.x), training=True)
             ratio = log_ratio(moving["tilt.xi"], moving["tilt.gamma"], features)
+            note(evidence, "ratio", batch.row, ratio[:, client.index])
             return em.drm_loss(responsibilities[batch.row], ratio, log_tau, client.index)
 
         step = self.row_scale(self.mixing(tau))
