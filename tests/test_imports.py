@@ -33,6 +33,8 @@ MAY_IMPORT = {
     "comparison": LEAVES | {"algorithms", "config", "grid", "runs"},
     "tables": LEAVES | {"comparison", "files", "grid", "pictures", "runs"},
     "choosing": LEAVES | {"algorithms", "comparison", "config", "files", "grid", "pictures", "runs", "tables"},
+    "experiments": LEAVES
+    | {"comparison", "config", "core", "experiments", "files", "grid", "likelihood", "pictures", "runs", "tables"},
     "report": {"data", "evaluation", "files", "pictures", "queries", "runs"},
 }
 

@@ -42,25 +42,29 @@ def comparison_cells(settings: Mapping[str, Any], rows: str, seeds: str, folder:
         raise FedSPMError(f"{min(taken)} is what is compared; use --seeds and --algorithms instead")
     cells = []
     for seed in numbers("--seeds", seeds):
-        for row in _named_rows(rows):
-            algorithm, _, variant = row.rpartition("-") if row.endswith(("-1x", "-cx")) else (row, "", "")
-            chosen = {"algorithm": algorithm, "seed": seed} | ({"variant": variant} if variant else {})
-            method = algorithm_named(algorithm)
-            if variant and not method.variants:
-                raise FedSPMError(f"--algorithms: {algorithm} has no variants, so there is no {row}; write {algorithm}")
-            config = resolve(settings, chosen)
-            method.checked_options(config)
+        for row in named_rows(rows):
+            config = resolve(settings, row_settings(row), {"seed": seed})
+            algorithm_named(config.algorithm).checked_options(config)
             cells.append(Cell(row, config, folder / "runs" / f"{row}-seed{seed}"))
     return cells
 
 
+def row_settings(row: str) -> dict[str, str]:
+    """The settings of a row of a table: the name of a method, with -1x or -cx where it has variants."""
+    algorithm, _, variant = row.rpartition("-") if row.endswith(("-1x", "-cx")) else (row, "", "")
+    if variant and not algorithm_named(algorithm).variants:
+        raise FedSPMError(f"--algorithms: {algorithm} has no variants, so there is no {row}; write {algorithm}")
+    return {"algorithm": algorithm} | ({"variant": variant} if variant else {})
+
+
 def slowest_first(cells: Sequence[Cell]) -> list[Cell]:
-    """Seed by seed, and the long trainings, which stand last in a table, begun first: no core waits at the end."""
-    seeds = list(dict.fromkeys(cell.config.seed for cell in cells))
-    return sorted(cells, key=lambda cell: (seeds.index(cell.config.seed), -cells.index(cell)))
+    """Panel by panel, seed by seed, and the long trainings, which stand last in a table, begun first: no core waits at
+    the end."""
+    groups = list(dict.fromkeys((cell.panel, cell.config.seed) for cell in cells))
+    return sorted(cells, key=lambda cell: (groups.index((cell.panel, cell.config.seed)), -cells.index(cell)))
 
 
-def _named_rows(text: str) -> list[str]:
+def named_rows(text: str) -> list[str]:
     """`all` is the paper's table: the nine baselines, and FedSPM with shared encoders and with C of them."""
     if text == "all":
         return [*(name for name in ALGORITHMS if name != "fedspm"), "fedspm-1x", "fedspm-cx"]
@@ -83,35 +87,54 @@ def numbers(option: str, text: str) -> list[int]:
     return found
 
 
-def method_rows(cells: Sequence[Cell]) -> list[Method]:
-    """Finished cells, a row a method, in their order. With the same seed all have to have seen the same data."""
-    runs: dict[str, dict[int, Run]] = {}
+Record = Mapping[str, Any]  # a finished training: a line of cells.jsonl
+
+
+def record(cell: Cell) -> dict[str, Any]:
+    """What is kept of a finished training: settings, versions, machine, and its metrics over rounds."""
+    run = Run.open(cell.folder)
+    return {
+        "method": cell.row,
+        "seed": cell.config.seed,
+        "configuration": configuration_hash(cell.config),
+        "settings": settings_of(cell.config),
+        "title": title(run),
+        **{name: run.manifest[name] for name in ("data_fingerprint", "fedspm", "versions", "machine", "created")},
+        "metrics": run.metrics(),
+    }
+
+
+def title(run: Run) -> str:
+    copies = max(encoder.get("copies", 1) for encoder in run.manifest["encoders"].values())
+    return f"{algorithm_named(run.config.algorithm).__name__} ({'C' if copies > 1 else '1'}×)"
+
+
+def method_rows(records: Sequence[Record]) -> list[Method]:
+    """Finished trainings, a row a method, in their order. With the same seed all have to have seen the same data."""
+    rows: dict[str, dict[int, Record]] = {}
     data: dict[int, str] = {}
-    for cell in cells:
-        run = Run.open(cell.folder)
-        fingerprint = run.manifest["data_fingerprint"]
-        if data.setdefault(cell.config.seed, fingerprint) != fingerprint:
-            raise FedSPMError(f"{cell.folder} was trained on other data than the others with seed {cell.config.seed}")
-        runs.setdefault(cell.row, {})[cell.config.seed] = run
-    methods = [_method(name, by_seed) for name, by_seed in runs.items()]
+    for each in records:
+        seed, fingerprint = each["seed"], each["data_fingerprint"]
+        if data.setdefault(seed, fingerprint) != fingerprint:
+            raise FedSPMError(f"{each['method']} was trained on other data than the others with seed {seed}")
+        rows.setdefault(each["method"], {})[seed] = each
+    methods = [_method(name, by_seed) for name, by_seed in rows.items()]
     titles = [method.title for method in methods]
-    most = max((len(by_seed) for by_seed in runs.values()), default=0)
+    most = max((len(by_seed) for by_seed in rows.values()), default=0)
     for i, method in enumerate(methods):
         title = method.title if titles.count(method.title) == 1 else f"{method.title}, {method.name}"
-        seeds = len(runs[method.name])
+        seeds = len(rows[method.name])
         methods[i] = replace(method, title=title if seeds == most else f"{title}, {seeds} of {most} seeds")
     return methods
 
 
-def _method(name: str, runs: Mapping[int, Run]) -> Method:
-    first = next(iter(runs.values()))
-    lines = {seed: run.metrics() for seed, run in runs.items()}
+def _method(name: str, records: Mapping[int, Record]) -> Method:
+    lines = {seed: each["metrics"] for seed, each in records.items()}
     last = {seed: line[-1] for seed, line in lines.items()}
-    copies = max(encoder.get("copies", 1) for encoder in first.manifest["encoders"].values())
     line = next(iter(last.values()))
     return Method(
         name=name,
-        title=f"{algorithm_named(first.config.algorithm).__name__} ({'C' if copies > 1 else '1'}×)",
+        title=next(iter(records.values()))["title"],
         accuracy={
             short: {seed: metrics[key] for seed, metrics in last.items()}
             for short, key in ACCURACIES.items()
@@ -166,22 +189,14 @@ def best(methods: Sequence[Method], metric: str) -> Method:
 # -- a line a cell -----------------------------------------------------------------------------------------------------
 
 
+def settings_of(config: Config) -> dict[str, Any]:
+    return config.model_dump(mode="json", exclude_none=True)
+
+
 def configuration_hash(config: Config) -> str:
     return hashlib.sha256(config.to_toml().encode()).hexdigest()[:16]
 
 
-def cell_lines(cells: Sequence[Cell]) -> str:
-    """cells.jsonl: finished cells with their metrics over rounds, configuration hash and versions."""
-    lines = []
-    for cell in cells:
-        run = Run.open(cell.folder)
-        known = run.manifest
-        facts = {
-            "method": cell.row,
-            "seed": cell.config.seed,
-            "configuration": configuration_hash(cell.config),
-            **{name: known[name] for name in ("data_fingerprint", "fedspm", "versions", "machine", "created")},
-            "metrics": run.metrics(),
-        }
-        lines.append(json.dumps(facts, ensure_ascii=False))
-    return "\n".join(lines) + "\n"
+def record_lines(records: Sequence[Record]) -> str:
+    """cells.jsonl"""
+    return "".join(json.dumps(each, ensure_ascii=False) + "\n" for each in records)

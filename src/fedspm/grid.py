@@ -32,10 +32,11 @@ class Cell:
     row: str
     config: Config
     folder: Path
+    panel: str = ""
 
     @property
     def name(self) -> str:
-        return f"{self.row} seed {self.config.seed}"
+        return f"{self.panel} {self.row} seed {self.config.seed}".strip()
 
     def rounds_done(self) -> int:
         """Evaluated rounds of the run so far; a folder that belongs to other settings is refused."""

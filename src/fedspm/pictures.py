@@ -107,6 +107,52 @@ def convergence(runs: Mapping[str, Any]) -> Figure:
     return figure
 
 
+def panel_curves(panels: Mapping[str, Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]]) -> Figure:
+    """System accuracy over rounds, a panel a setting: means over seeds, FedSPM drawn thick."""
+    columns = min(3, len(panels))
+    rows = -(-len(panels) // columns)
+    figure = Figure(figsize=(max(5.2, 3.6 * columns), 3.4 * rows), layout="constrained")
+    grid = figure.subplots(rows, columns, squeeze=False).ravel()
+    palette = matplotlib.colormaps["tab20"].colors  # type: ignore[attr-defined]
+    titles = list(dict.fromkeys(title.split(", ")[0] for methods in panels.values() for title in methods))
+    for axes, (name, methods) in zip(grid, panels.items(), strict=False):
+        for title, seeds in methods.items():
+            i = titles.index(title.split(", ")[0])
+            rounds = sorted(set.intersection(*({line["round"] for line in lines} for lines in seeds.values())))
+            values = [
+                [line["system_accuracy"] for line in lines if line["round"] in rounds] for lines in seeds.values()
+            ]
+            width = 2.2 if title.startswith("FedSPM") else 1.1
+            colour = palette[(2 * i) % 20 + (2 * i) // 20]
+            axes.plot(rounds, np.mean(values, axis=0), color=colour, linewidth=width, label=titles[i])
+        axes.set(xlabel="round", title=name)
+        axes.grid(alpha=0.25)
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    for axes in grid[len(panels) :]:
+        axes.axis("off")
+    grid[0].set_ylabel("system accuracy")
+    handles = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
+    figure.legend(handles.values(), handles, loc="outside right upper", frameon=False, fontsize=7)
+    return figure
+
+
+def accuracy_of_values(axis: str, rows: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
+    """System, average and routing accuracy over the values of one setting: a point a seed, the line their mean."""
+    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
+    axes = figure.subplots()
+    positions = range(len(rows))
+    for colour, metric in zip(COLOURS, ("system", "average"), strict=False):
+        means = [np.mean(list(accuracy[metric].values())) for accuracy in rows.values()]
+        axes.plot(positions, means, color=colour, marker="o", markersize=3, label=metric)
+        for at, accuracy in zip(positions, rows.values(), strict=True):
+            axes.plot([at] * len(accuracy[metric]), list(accuracy[metric].values()), ".", color=colour, alpha=0.4)
+    axes.set_xticks(positions, list(rows))
+    axes.set(xlabel=axis, ylabel="accuracy")
+    axes.grid(alpha=0.25)
+    axes.legend(frameon=False)
+    return figure
+
+
 def rendered(figure: Figure, kind: str) -> bytes:
     """The bytes of a picture, the same every time: svg or png."""
     buffer = io.BytesIO()

@@ -10,17 +10,18 @@ from fedspm.comparison import (
     ACCURACIES,
     CONFIDENCE,
     Method,
+    Record,
     best,
-    cell_lines,
     method_rows,
     paired_difference,
     ranks,
+    record,
+    record_lines,
     spread,
 )
 from fedspm.files import write_atomically
 from fedspm.grid import Cell
 from fedspm.pictures import comparison_curves, rendered
-from fedspm.runs import Run
 
 UNRANKED = 99
 
@@ -116,7 +117,7 @@ def difference_rows(methods: Sequence[Method], style: Style) -> list[list[str]]:
     return rows
 
 
-def markdown(methods: Sequence[Method], cells: Sequence[Cell], missing: str, command: str) -> str:
+def markdown(methods: Sequence[Method], records: Sequence[Record], missing: str, command: str) -> str:
     """The whole page: what was run, the tables, and the picture."""
     seeds = {seed for method in methods for seed in method.curves}
     interval = "" if len(seeds) > 1 else " One seed has no interval."
@@ -124,7 +125,7 @@ def markdown(methods: Sequence[Method], cells: Sequence[Cell], missing: str, com
         [
             "# Comparison",
             "",
-            *(f"- {line}" for line in _about(cells, missing, command)),
+            *(f"- {line}" for line in about(records, missing, command)),
             "",
             "Accuracy on test rows in per cent, mean ± standard deviation over seeds, the three best marked.",
             "",
@@ -145,17 +146,17 @@ def markdown(methods: Sequence[Method], cells: Sequence[Cell], missing: str, com
     )
 
 
-def _about(cells: Sequence[Cell], missing: str, command: str) -> list[str]:
+def about(records: Sequence[Record], missing: str, command: str) -> list[str]:
     """What was run, where, and what is missing."""
-    config = cells[0].config
-    known = Run.open(cells[0].folder).manifest
-    machine, versions = known["machine"], known["versions"]
+    first = records[0]
+    settings, machine, versions = first["settings"], first["machine"], first["versions"]
     lines = [
         f"`{command}`",
-        f"{config.data.name}, {config.data.clients} clients, C = {config.components}, {config.rounds} rounds, "
-        f"preset {config.preset}, seeds {', '.join(map(str, dict.fromkeys(cell.config.seed for cell in cells)))}",
+        f"{settings['data']['name']}, {settings['data']['clients']} clients, C = {settings['components']}, "
+        f"{settings['rounds']} rounds, preset {settings['preset']}, "
+        f"seeds {', '.join(map(str, dict.fromkeys(each['seed'] for each in records)))}",
         f"{machine['processor']}, {machine['cores']} cores; Python {versions['python']}, torch {versions['torch']}, "
-        f"fedspm {known['fedspm']}; begun {known['created'][:10]}",
+        f"fedspm {first['fedspm']}; begun {first['created'][:10]}",
     ]
     if missing:
         lines.append(f"**not finished:** {missing}")
@@ -227,10 +228,11 @@ def write_comparison(folder: Path, cells: Sequence[Cell], command: str) -> Compa
     """table.md, table.csv, table.tex, curves.png, curves.svg and cells.jsonl of all cells that are finished."""
     done = [cell for cell in cells if cell.finished()]
     missing = ", ".join(cell.name for cell in cells if cell not in done)
-    methods = method_rows(done)
+    records = [record(cell) for cell in done]
+    methods = method_rows(records)
     if methods:
-        write_atomically(folder / "cells.jsonl", cell_lines(done))
-        write_atomically(folder / "table.md", markdown(methods, done, missing, command))
+        write_atomically(folder / "cells.jsonl", record_lines(records))
+        write_atomically(folder / "table.md", markdown(methods, records, missing, command))
         write_atomically(folder / "table.csv", spreadsheet(methods))
         write_atomically(folder / "table.tex", latex(methods, missing))
         figure = comparison_curves({method.title: method.curves for method in methods})

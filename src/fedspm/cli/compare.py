@@ -126,6 +126,10 @@ def grid(
     """Train a grid, writing its tables as cells end; hand out what was written; then say what did not end well."""
     from fedspm.grid import run_shown
 
+    command = as_typed()
+    if not cells:
+        yield write(command)
+        return
     jobs = min(jobs or os.cpu_count() or 1, len(cells))
     folder = cells[0].folder.parent.parent
     if folder.exists() and not folder.is_dir():
@@ -133,7 +137,6 @@ def grid(
     with console.status("looking at what is done"):
         done = sum(cell.finished() for cell in cells)
     say(f"{len(cells)} trainings, {done} of them done, {jobs} at a time: {cells[0].folder.parent}")
-    command = as_typed()
     failures, stopped = run_shown(order, jobs, command, lambda: write(command))
     yield write(command)
     if stopped:

@@ -1,0 +1,87 @@
+"""fedspm experiment: the paper's tables and figures, trained and written by one command each."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedspm.cli.app import app
+from fedspm.cli.compare import grid
+from fedspm.cli.options import Jobs, Set
+from fedspm.cli.speaking import say
+from fedspm.terminal import console, plain_table
+
+if TYPE_CHECKING:
+    from fedspm.experiments import Narrowed, Plan
+    from fedspm.experiments.results import Reached
+
+
+@app.command()
+def experiment(
+    name: Annotated[str, typer.Argument(metavar="list|NAME|all", help="What to run; `list` says what there is.")],
+    seeds: Annotated[str | None, typer.Option(help="Seeds with commas. (default: the paper's)")] = None,
+    methods: Annotated[str | None, typer.Option(help="Rows with commas. (default: all of the experiment)")] = None,
+    panels: Annotated[str | None, typer.Option(help="Panels with commas. (default: all of the experiment)")] = None,
+    rounds: Annotated[int | None, typer.Option(min=1, help="Only the first rounds of the schedule.")] = None,
+    jobs: Jobs = None,
+    out: Annotated[Path, typer.Option(help="Folder of all results.")] = Path("results"),
+    set_: Set = None,
+) -> None:
+    """Re-run a table or a figure of the paper; what is done is not trained again."""
+    from fedspm.comparison import numbers
+    from fedspm.config import parse_assignments
+    from fedspm.experiments import EXPERIMENTS, Narrowed, load_plan
+
+    if name == "list":
+        _list(out)
+        return
+    wanted = Narrowed(
+        seeds=numbers("--seeds", seeds) if seeds else None,
+        rows=_names(methods),
+        panels=_names(panels),
+        rounds=rounds,
+        settings=parse_assignments(set_ or []),
+    )
+    for each in EXPERIMENTS if name == "all" else [name]:
+        _run(load_plan(each), wanted, out / each, jobs)
+
+
+def _run(plan: "Plan", wanted: "Narrowed", folder: Path, jobs: int | None) -> None:
+    from fedspm.comparison import slowest_first
+    from fedspm.experiments.plan import plan_cells
+    from fedspm.experiments.records import Records
+    from fedspm.experiments.results import missing, reductions, terminal_rows, write_results
+
+    cells = plan_cells(plan, wanted, folder)
+    records = Records(folder / "cells.jsonl")
+    todo = [cell for cell in cells if cell not in records]
+    say(f"{plan.name}: {plan.title}; {len(cells) - len(todo)} of {len(cells)} trainings are in {records.path}")
+
+    def write(command: str) -> "Reached":
+        records.take(todo, plan)
+        return write_results(plan, records, folder, command)
+
+    with grid(todo, slowest_first(todo), jobs, write) as reached:
+        for panel, rows in reached.items():
+            title = f"\n{plan.panel(panel).title}: accuracy in per cent"
+            console.print(plain_table(("", "system", "average", "routing"), terminal_rows(rows), title))
+        if less := reductions(plan, records):
+            say(f"reduced   {'; '.join(less)}")
+        if absent := missing(plan, records):
+            say(f"not run   {len(absent)} groups of trainings: see {folder}/README.md")
+        if reached:
+            say(f"results   {folder}/README.md")
+
+
+def _list(out: Path) -> None:
+    from fedspm.experiments import EXPERIMENTS, load_plan
+    from fedspm.experiments.records import Records
+
+    for name in EXPERIMENTS:
+        plan = load_plan(name)
+        done = f"{len(Records(out / name / 'cells.jsonl').lines)} of {plan.size} done"
+        say(f"{name:11} {done:16} {plan.title} ({plan.source})")
+
+
+def _names(text: str | None) -> list[str] | None:
+    return [part.strip() for part in text.split(",") if part.strip()] if text else None

@@ -1,0 +1,103 @@
+"""What an experiment trains: panels of rows (methods, or settings with a name) over seeds, read from its TOML file."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import Field
+
+from fedspm.comparison import named_rows, row_settings
+from fedspm.config import load_config, merged, resolve
+from fedspm.core.settings import Strict
+from fedspm.errors import FedSPMError
+from fedspm.grid import Cell
+
+FOLDER = Path(__file__).parent
+EXPERIMENTS = ("table1", "table2", "momentum", "components", "isic", "ablation")  # in the order of the paper, ours last
+Rows = list[str] | dict[str, dict[str, Any]]
+
+
+class Panel(Strict):
+    """One setting in which all rows are compared: a data set, a preset, a strength of heterogeneity."""
+
+    name: str
+    title: str
+    settings: dict[str, Any] = Field({}, description="over those of the plan")
+    paper: dict[str, list[float]] = Field({}, description="the paper's system and average accuracy in per cent, by row")
+
+
+class Plan(Strict):
+    name: str
+    title: str
+    source: str = Field(description="where the paper has it")
+    picture: Literal["curves", "values", "convergence"]
+    axis: str = Field("", description="what the rows of a `values` picture vary")
+    seeds: list[int]
+    rows: Rows = Field(description="methods by their names, or names with settings")
+    settings: dict[str, Any] = Field({}, description="of every training")
+    panels: list[Panel]
+
+    @property
+    def size(self) -> int:
+        return len(self.panels) * len(self.rows) * len(self.seeds)
+
+    def row_names(self) -> list[str]:
+        return list(self.rows)
+
+    def settings_of(self, panel: Panel, row: str) -> dict[str, Any]:
+        chosen = self.rows[row] if isinstance(self.rows, Mapping) else row_settings(row)
+        return merged(self.settings, panel.settings, chosen)
+
+    def panel(self, name: str) -> Panel:
+        return next(panel for panel in self.panels if panel.name == name)
+
+
+@dataclass(frozen=True)
+class Narrowed:
+    """What of an experiment is wanted; nothing said means all of it."""
+
+    seeds: Sequence[int] | None = None
+    rows: Sequence[str] | None = None
+    panels: Sequence[str] | None = None
+    rounds: int | None = None
+    settings: Mapping[str, Any] = field(default_factory=dict)
+
+
+def load_plan(name: str) -> Plan:
+    if name not in EXPERIMENTS:
+        raise FedSPMError(f"there is no experiment {name!r}; known are {', '.join(EXPERIMENTS)}")
+    found = load_config(FOLDER / f"{name}.toml")
+    if found["rows"] == "all":
+        found["rows"] = named_rows("all")
+    return Plan.model_validate({"name": name, **found})
+
+
+def plan_cells(plan: Plan, wanted: Narrowed, folder: Path) -> list[Cell]:
+    """The trainings that are wanted, panel by panel, seed by seed."""
+    seeds = _chosen("--seeds", wanted.seeds, plan.seeds) if wanted.seeds is None else list(wanted.seeds)
+    rows = _chosen("--methods", wanted.rows, plan.row_names())
+    names = _chosen("--panels", wanted.panels, [panel.name for panel in plan.panels])
+    cells = []
+    for panel in plan.panels:
+        if panel.name not in names:
+            continue
+        for seed in seeds:
+            for row in rows:
+                config = resolve(plan.settings_of(panel, row), wanted.settings, {"seed": seed})
+                if wanted.rounds is not None and wanted.rounds != config.rounds:
+                    # the first rounds of the same schedule, not a shorter schedule
+                    config = config.model_copy(update={"rounds": wanted.rounds, "horizon": config.schedule})
+                cells.append(
+                    Cell(row, config, folder / panel.name / "runs" / f"{row.replace(' ', '-')}-seed{seed}", panel.name)
+                )
+    return cells
+
+
+def _chosen(option: str, wanted: Sequence[Any] | None, known: Sequence[Any]) -> list[Any]:
+    if wanted is None:
+        return list(known)
+    for each in wanted:
+        if each not in known:
+            raise FedSPMError(f"{option} {each}: this experiment has {', '.join(map(str, known))}")
+    return [each for each in known if each in wanted]

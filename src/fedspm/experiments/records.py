@@ -1,0 +1,64 @@
+"""What is known of an experiment: cells.jsonl, a line a finished training; it stays when the run folders are gone."""
+
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedspm.comparison import record, record_lines
+from fedspm.config import differences, resolve
+from fedspm.errors import DamagedFile, FedSPMError
+from fedspm.experiments.plan import Plan
+from fedspm.files import write_atomically
+from fedspm.grid import Cell
+from fedspm.runs import Run
+
+Key = tuple[str, str, int]  # panel, row, seed
+
+
+class Records:
+    """The lines of cells.jsonl by panel, row and seed."""
+
+    def __init__(self, path: Path):
+        self.path = path
+        self.lines: dict[Key, dict[str, Any]] = {}
+        if path.exists():
+            try:
+                found = [json.loads(line) for line in path.read_text().splitlines() if line]
+                self.lines = {(line["panel"], line["method"], line["seed"]): line for line in found}
+            except (json.JSONDecodeError, KeyError, TypeError) as error:
+                raise DamagedFile(f"{path} is damaged ({error}); take it from git again, or delete it") from error
+
+    def __contains__(self, cell: Cell) -> bool:
+        """Is this training done? One of the same name with other settings is refused."""
+        line = self.lines.get(_key(cell))
+        if line is None:
+            return False
+        if different := differences(resolve(line["settings"]), cell.config):
+            raise FedSPMError(
+                f"{self.path} has {cell.name} with other settings ({'; '.join(different)}); give another --out"
+            )
+        return True
+
+    def take(self, cells: Sequence[Cell], plan: Plan) -> None:
+        """Add what has been finished meanwhile, and write the file in the order of the plan."""
+        fresh = [cell for cell in cells if cell not in self and cell.finished()]
+        for cell in fresh:
+            run = Run.open(cell.folder)
+            self.lines[_key(cell)] = {"panel": cell.panel, **record(cell), "diagnostics": run.diagnostics()}
+        if fresh:
+            write_atomically(self.path, record_lines(self.ordered(plan)))
+
+    def ordered(self, plan: Plan) -> list[dict[str, Any]]:
+        panels, rows = [panel.name for panel in plan.panels], plan.row_names()
+        return sorted(
+            self.lines.values(),
+            key=lambda line: (panels.index(line["panel"]), rows.index(line["method"]), line["seed"]),
+        )
+
+    def of_panel(self, panel: str, plan: Plan) -> list[dict[str, Any]]:
+        return [line for line in self.ordered(plan) if line["panel"] == panel]
+
+
+def _key(cell: Cell) -> Key:
+    return cell.panel, cell.row, cell.config.seed

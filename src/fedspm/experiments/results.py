@@ -1,0 +1,217 @@
+"""What an experiment leaves: the table as Markdown and LaTeX, the figure, a page with our numbers beside the paper's.
+
+Everything is written from cells.jsonl and the plan. What somebody concludes stands in CONCLUSION.md beside it, written
+by hand, and is taken into the page as it is.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from matplotlib.figure import Figure
+
+from fedspm.comparison import ACCURACIES, Method, method_rows, ranks, spread
+from fedspm.config import resolve
+from fedspm.experiments.plan import Panel, Plan
+from fedspm.experiments.records import Records
+from fedspm.files import write_atomically
+from fedspm.likelihood.diagnostics import Bridge, bridge_errors, solved_lines
+from fedspm.pictures import accuracy_of_values, convergence, panel_curves, rendered
+from fedspm.tables import LATEX, MARKDOWN, UNRANKED, Style, markdown_table
+
+Reached = dict[str, list[Method]]  # by panel
+
+
+def write_results(plan: Plan, records: Records, folder: Path, command: str) -> Reached:
+    """All files of results/NAME; returns what every panel reached."""
+    reached = {panel.name: _methods(plan, records, panel.name) for panel in plan.panels}
+    reached = {name: methods for name, methods in reached.items() if methods}
+    if reached:
+        less = reductions(plan, records)
+        mark = [f"**Reduced:** {'; '.join(less)}.", ""] if less else []
+        write_atomically(folder / "table.md", "\n".join([*mark, *summary(plan, reached, MARKDOWN), ""]))
+        write_atomically(
+            folder / "table.tex", "\n".join([*(f"% reduced: {each}" for each in less), latex(plan, reached)])
+        )
+        if figure := picture(plan, records, reached):
+            if less:
+                figure.suptitle(f"reduced: {'; '.join(less)}", fontsize=7)
+            for kind in ("svg", "png"):
+                write_atomically(folder / f"figure.{kind}", rendered(figure, kind))
+        write_atomically(folder / "README.md", "\n".join(page(plan, records, reached, folder, command)))
+    return reached
+
+
+def _methods(plan: Plan, records: Records, panel: str) -> list[Method]:
+    """A row each, under the name that the plan gives it where it is not a method's."""
+    methods = method_rows(records.of_panel(panel, plan))
+    if isinstance(plan.rows, list):
+        return methods
+    return [replace(method, title=f"{plan.axis} = {method.name}" if plan.axis else method.name) for method in methods]
+
+
+def missing(plan: Plan, records: Records) -> list[str]:
+    """What the plan has and nobody has trained, panel by panel."""
+    lines = []
+    for panel in plan.panels:
+        by_seed = {
+            seed: [row for row in plan.row_names() if (panel.name, row, seed) not in records.lines]
+            for seed in plan.seeds
+        }
+        for seed, rows in by_seed.items():
+            if rows:
+                which = "all rows" if len(rows) == len(plan.rows) else ", ".join(rows)
+                lines.append(f"{panel.title}, seed {seed}: {which}")
+    return lines
+
+
+def reductions(plan: Plan, records: Records) -> list[str]:
+    """Where a training had less than the plan says: rounds, or any other setting."""
+    found: dict[str, None] = {}
+    for line in records.ordered(plan):
+        wanted = resolve(plan.settings_of(plan.panel(line["panel"]), line["method"]))
+        done = resolve(line["settings"])
+        if done.rounds < wanted.rounds:
+            found[f"{done.rounds} rounds instead of {wanted.rounds}"] = None
+        if done.data != wanted.data:
+            given, asked = done.data.model_dump(), wanted.data.model_dump()
+            found |= {
+                f"data.{key} = {given[key]} instead of {asked[key]}": None for key in given if given[key] != asked[key]
+            }
+    return list(found)
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def summary(plan: Plan, reached: Reached, style: Style) -> list[str]:
+    """A row a method, system and average accuracy of every panel, as the paper prints it."""
+    headings, rows = _wide(plan, reached, style)
+    return markdown_table(headings, rows)
+
+
+def latex(plan: Plan, reached: Reached) -> str:
+    headings, rows = _wide(plan, reached, LATEX)
+    lines = [" & ".join(row).replace("×", r"$\times$").replace("_", r"\_") + r" \\" for row in (headings, *rows)]
+    columns = "l" + "c" * (len(headings) - 1)
+    parts = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
+    return "\n".join([r"% \usepackage{booktabs}; superscripts mark the three best", *parts, r"\end{tabular}", ""])
+
+
+def _wide(plan: Plan, reached: Reached, style: Style) -> tuple[list[str], list[list[str]]]:
+    titles = {method.name: method.title.split(", ")[0] for methods in reached.values() for method in methods}
+    headings, columns = ["method"], []
+    for metric in ("system", "average"):
+        for name, methods in reached.items():
+            headings.append(f"{metric}, {plan.panel(name).title}")
+            columns.append(_figures(methods, metric, style))
+    rows = [
+        [titles[row], *(column.get(row, style.nothing) for column in columns)]
+        for row in plan.row_names()
+        if row in titles
+    ]
+    return headings, rows
+
+
+def _figures(methods: Sequence[Method], metric: str, style: Style) -> dict[str, str]:
+    order = ranks(methods, metric)
+    return {
+        method.name: style.figure(*spread(method.accuracy[metric]), order.get(method.name, UNRANKED))
+        for method in methods
+        if metric in method.accuracy
+    }
+
+
+def beside_the_paper(panel: Panel, methods: Sequence[Method]) -> list[str]:
+    """Ours and the paper's, in per cent; only ours where the paper has no number."""
+    figures = {metric: _figures(methods, metric, MARKDOWN) for metric in ACCURACIES}
+    routes = bool(figures["routing"])
+    headings = ["method", "system"] + (["paper"] if panel.paper else []) + ["average"]
+    headings += (["paper"] if panel.paper else []) + (["routing"] if routes else [])
+    rows = []
+    for method in methods:
+        theirs = panel.paper.get(method.name, [])
+        row = [method.title]
+        for i, metric in enumerate(("system", "average")):
+            row.append(figures[metric][method.name])
+            if panel.paper:
+                row.append(f"{theirs[i]:.2f}" if theirs else "–")
+        rows.append(row + ([figures["routing"].get(method.name, "–")] if routes else []))
+    return markdown_table(headings, rows)
+
+
+def bridges(plan: Plan, records: Records) -> dict[str, Bridge]:
+    """The bridge errors of every diagnosed training in which eq. 6 had a solution at least once."""
+    lines = [line for line in records.ordered(plan) if solved_lines(line["diagnostics"], "fixed")]
+    return {line["method"]: bridge_errors(line["diagnostics"]) for line in lines}
+
+
+def bridge_table(plan: Plan, records: Records) -> list[str]:
+    found = bridges(plan, records)
+    rows = []
+    for line in records.ordered(plan):
+        bridge, last = found.get(line["method"]), line["metrics"][-1]
+        figures = ["–"] * 4
+        if bridge:
+            values = (bridge.gradient[-1], bridge.gamma2, bridge.epsilon[-1], bridge.delta[-1])
+            figures = [f"{value:.3g}" for value in values]
+        unsolved = bridge.unsolved if bridge else len(line["diagnostics"])
+        share = f"{unsolved} of {len(line['diagnostics'])}"
+        rows.append([f"{line['settings']['router']['momentum']:g}", *figures, share, f"{last['routing_accuracy']:.4f}"])
+    headings = ["μ", "mean of ‖∇F‖²", "Γ₂", "mean ε", "sum of δ / √T", "rounds without solution", "routing accuracy"]
+    return markdown_table(headings, rows)
+
+
+# -- the picture and the page ------------------------------------------------------------------------------------------
+
+
+def picture(plan: Plan, records: Records, reached: Reached) -> Figure | None:
+    if plan.picture == "convergence":
+        found = bridges(plan, records)
+        return convergence({name.replace("mu-", "μ = "): bridge for name, bridge in found.items()}) if found else None
+    if plan.picture == "values":
+        return accuracy_of_values(plan.axis, {method.name: method.accuracy for method in next(iter(reached.values()))})
+    return panel_curves(
+        {plan.panel(name).title: {m.title: m.curves for m in methods} for name, methods in reached.items()}
+    )
+
+
+def page(plan: Plan, records: Records, reached: Reached, folder: Path, command: str) -> list[str]:
+    lines = records.ordered(plan)
+    machine, versions, began = lines[0]["machine"], lines[0]["versions"], sorted(line["created"][:10] for line in lines)
+    days = began[0] if began[0] == began[-1] else f"{began[0]} to {began[-1]}"
+    text = [
+        f"# {plan.title}",
+        "",
+        f"In the paper: {plan.source}. Last written by `{command}`; `fedspm experiment {plan.name}` goes on.",
+        "",
+        f"{machine['processor']}, {machine['cores']} cores; Python {versions['python']}, torch {versions['torch']}, "
+        f"fedspm {lines[0]['fedspm']}; {len(lines)} trainings begun {days}.",
+        "Accuracy on test rows in per cent, mean ± standard deviation over seeds where there are several. Every figure",
+        "is from `cells.jsonl`.",
+        "",
+    ]
+    if less := reductions(plan, records):
+        text += [f"**Reduced:** {'; '.join(less)}.", ""]
+    for name, methods in reached.items():
+        seeds = sorted({seed for method in methods for seed in method.curves})
+        text += [f"## {plan.panel(name).title}", "", f"Seeds {', '.join(map(str, seeds))}.", ""]
+        text += [*beside_the_paper(plan.panel(name), methods), ""]
+    if plan.picture == "convergence":
+        text += ["## Convergence", "", *bridge_table(plan, records), ""]
+    if (folder / "figure.png").exists():
+        text += ["![figure](figure.png)", ""]
+    conclusion = folder / "CONCLUSION.md"
+    if conclusion.exists():
+        text += ["## What to conclude", "", conclusion.read_text().strip(), ""]
+    if absent := missing(plan, records):
+        text += ["## Not run", "", *(f"- {line}" for line in absent), ""]
+    return text
+
+
+def terminal_rows(methods: Sequence[Method]) -> list[list[str]]:
+    """Accuracies for the terminal."""
+    return [
+        [m.title, *(f"{100 * spread(m.accuracy[k])[0]:.2f}" if k in m.accuracy else "–" for k in ACCURACIES)]
+        for m in methods
+    ]

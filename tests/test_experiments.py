@@ -1,0 +1,141 @@
+"""The paper's experiments: what they train, what they keep, and what they write from it."""
+
+import json
+
+import pytest
+
+from commands import fedspm
+from fedspm.errors import DamagedFile, FedSPMError
+from fedspm.experiments import EXPERIMENTS, Narrowed, load_plan
+from fedspm.experiments.plan import plan_cells
+from fedspm.experiments.records import Records
+from fedspm.experiments.results import bridge_table, missing, reductions, write_results
+
+
+def line(cell, system=0.5, **more):
+    """A line of cells.jsonl as a training would leave it."""
+    metrics = {"system_accuracy": system, "average_accuracy": system + 0.1, "routing_accuracy": 0.9}
+    costs = {"parameters": {"shared": 10, "private": 5}, "bytes_down": 1, "bytes_up": 1, "seconds": 4.0}
+    last = cell.config.rounds
+    return {
+        "panel": cell.panel,
+        "method": cell.row,
+        "seed": cell.config.seed,
+        "settings": cell.config.model_dump(mode="json", exclude_none=True),
+        "title": cell.row.title(),
+        "data_fingerprint": "same",
+        "fedspm": "0",
+        "versions": {"python": "3", "torch": "2"},
+        "machine": {"processor": "abacus", "cores": 1},
+        "created": "2026-01-01T00:00:00",
+        "metrics": [{"round": number, **metrics, **costs} for number in (1, last)],
+        "diagnostics": [],
+    } | more
+
+
+def recorded(path, lines):
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("".join(json.dumps(each) + "\n" for each in lines))
+    return Records(path)
+
+
+@pytest.mark.parametrize("name", EXPERIMENTS)
+def test_every_cell_of_every_experiment_has_a_folder_and_settings_of_its_own(tmp_path, name):
+    plan = load_plan(name)
+    cells = plan_cells(plan, Narrowed(), tmp_path)
+    assert len(cells) == plan.size == len({cell.folder for cell in cells})
+    assert len({cell.config.to_toml() for cell in cells}) == len(cells)
+
+
+def test_the_numbers_of_the_paper_are_those_of_its_tables():
+    first, second = load_plan("table1"), load_plan("table2")
+    assert first.panel("cifar100").paper["fedspm-1x"] == [28.33, 28.84]
+    assert first.panel("fashion-mnist").paper["ditto"] == [34.30, 54.87]
+    assert second.panel("inter-0.5").paper["fedspm-cx"] == [73.15, 73.21]
+    assert second.panel("intra-1").paper["fedspm-1x"] == [63.10, 63.20]
+    assert second.panel("inter-1-intra-2").paper == first.panel("fashion-mnist").paper
+    assert all(set(panel.paper) == set(plan.rows) for plan in (first, second) for panel in plan.panels)
+
+
+def test_fewer_rounds_are_the_first_of_the_same_schedule(tmp_path):
+    (cell,) = plan_cells(load_plan("table1"), Narrowed([0], ["fedavg"], ["fashion-mnist"], rounds=40), tmp_path)
+    assert (cell.config.rounds, cell.config.schedule) == (40, 200)
+
+
+def test_what_is_recorded_is_not_trained_again_and_other_settings_are_refused(tmp_path):
+    plan = load_plan("table1")
+    wanted = Narrowed([0], ["fedavg", "feddrm"], ["fashion-mnist"])
+    fedavg, feddrm = plan_cells(plan, wanted, tmp_path)
+    records = recorded(tmp_path / "cells.jsonl", [line(fedavg)])
+    assert fedavg in records
+    assert feddrm not in records
+    shorter = plan_cells(plan, Narrowed([0], ["fedavg"], ["fashion-mnist"], rounds=9), tmp_path)[0]
+    with pytest.raises(FedSPMError, match="rounds: 200, now 9"):
+        shorter in records  # noqa: B015
+    (tmp_path / "cells.jsonl").write_text("{]")
+    with pytest.raises(DamagedFile, match="damaged"):
+        Records(tmp_path / "cells.jsonl")
+
+
+def test_the_page_shows_ours_beside_the_papers_and_what_is_missing(tmp_path):
+    plan = load_plan("table1")
+    cells = plan_cells(plan, Narrowed([0, 1], ["fedavg", "fedspm-1x"], ["fashion-mnist"]), tmp_path)
+    values = {"fedavg": 0.4, "fedspm-1x": 0.6}
+    lines = [line(cell, values[cell.row] + 0.01 * cell.config.seed) for cell in cells]
+    records = recorded(tmp_path / "cells.jsonl", lines)
+    reached = write_results(plan, records, tmp_path, "fedspm experiment table1")
+    page = (tmp_path / "README.md").read_text()
+    assert "**60.50 ± 0.71** <sup>(1)</sup> | 58.82" in page
+    assert "Fashion-MNIST, default preset, seed 2: all rows" in page
+    assert "Reduced" not in page
+    assert [method.name for method in reached["fashion-mnist"]] == ["fedavg", "fedspm-1x"]
+    assert (tmp_path / "figure.svg").stat().st_size > 1000
+    assert r"$40.50\pm0.71" in (tmp_path / "table.tex").read_text()
+
+
+def test_less_than_the_plan_is_marked_everywhere(tmp_path):
+    plan = load_plan("components")
+    wanted = Narrowed([0], ["1", "2"], rounds=5, settings={"data": {"name": "fashion-sample"}})
+    records = recorded(tmp_path / "cells.jsonl", [line(cell) for cell in plan_cells(plan, wanted, tmp_path)])
+    assert reductions(plan, records) == [
+        "5 rounds instead of 200",
+        "data.name = fashion-sample instead of fashion-mnist",
+    ]
+    assert len(missing(plan, records)) == 3
+    write_results(plan, records, tmp_path, "")
+    for name in ("README.md", "table.md", "table.tex"):
+        assert "educed" in (tmp_path / name).read_text(), name
+
+
+def test_rounds_without_a_solution_are_counted(tmp_path):
+    plan = load_plan("momentum")
+    solved = {"gradient": 2.0, "f": 1.0, "f_after": 0.9}
+    surrogate = {"surrogate": 1.0, "surrogate_gradient": 1.0, "surrogate_after": 0.95, "raw": None}
+    diagnostics = [{"round": 0, "fixed": None, **surrogate}, {"round": 1, "fixed": solved, **surrogate}]
+    one, two, *_ = plan_cells(plan, Narrowed(), tmp_path)
+    lines = [line(one, diagnostics=diagnostics), line(two, diagnostics=diagnostics[:1])]
+    table = "\n".join(bridge_table(plan, recorded(tmp_path / "cells.jsonl", lines)))
+    assert "1 of 2" in table
+    assert "1 of 1" in table
+
+
+def test_an_experiment_runs_from_the_command_line_and_goes_on(tmp_path):
+    order = [
+        "experiment",
+        "table1",
+        "--panels",
+        "fashion-mnist",
+        "--methods",
+        "fedavg",
+        "--seeds",
+        "3",
+        "--rounds",
+        "1",
+    ]
+    order += ["--set", "data.name=fashion-sample", "--set", "predictor.steps=1", "--out", tmp_path]
+    assert "0 of 1 trainings" in fedspm(*order).stdout
+    again = fedspm(*order).stdout
+    assert "1 of 1 trainings" in again
+    assert "reduced" in again
+    assert fedspm("experiment", "table9", check=False).returncode == 1
+    assert "1 of 132" in fedspm("experiment", "list", "--out", tmp_path).stdout
