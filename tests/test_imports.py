@@ -33,6 +33,20 @@ MAY_IMPORT = {
     "comparison": LEAVES | {"algorithms", "config", "grid", "runs"},
     "tables": LEAVES | {"comparison", "files", "grid", "pictures", "runs"},
     "choosing": LEAVES | {"algorithms", "comparison", "config", "files", "grid", "pictures", "runs", "tables"},
+    "bench": LEAVES
+    | {
+        "algorithms",
+        "bench",
+        "config",
+        "core",
+        "data",
+        "encoders",
+        "engines",
+        "evaluation",
+        "runs",
+        "terminal",
+        "training",
+    },
     "experiments": LEAVES
     | {"comparison", "config", "core", "experiments", "files", "grid", "likelihood", "pictures", "runs", "tables"},
     "report": {"data", "evaluation", "files", "pictures", "queries", "runs"},

@@ -1,32 +1,83 @@
 """fedspm bench: measure, alternating both sides in one run."""
 
 import json
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from fedspm.cli.app import app
 from fedspm.cli.options import AsJson
+from fedspm.cli.speaking import say
 from fedspm.errors import FedSPMError
-from fedspm.terminal import console
+from fedspm.terminal import console, plain_table
+
+WHAT = ("round", "scale", "route")
 
 
 @app.command()
 def bench(
-    what: Annotated[str, typer.Argument(help="round: a round of training against bare tensor work.")],
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="round|scale|route",
+            help="round: a round against bare tensor work. scale: 8 to 1,000 clients. route: queries a second.",
+        ),
+    ],
     algorithm: Annotated[str, typer.Option(help="Whose round.")] = "fedspm",
     variant: Annotated[str, typer.Option(help="1x or cx.")] = "1x",
     data: Annotated[str, typer.Option(help="Data set.")] = "fashion-mnist",
-    repeats: Annotated[int, typer.Option(help="Repeats; medians are reported.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Repeats; medians are reported.")] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Measure, alternating both sides in one run."""
-    if what != "round":
-        raise FedSPMError(f"there is no benchmark {what!r}; known is: round")
-    from fedspm.bench import bench_round, round_table
+    from fedspm.bench.round import bench_round
+    from fedspm.bench.route import bench_route
+    from fedspm.bench.scale import bench_scale
 
-    result = bench_round(algorithm, variant, data, repeats)
+    if what not in WHAT:
+        raise FedSPMError(f"there is no benchmark {what!r}; known are {', '.join(WHAT)}")
+    measure = {"round": bench_round, "scale": bench_scale, "route": bench_route}[what]
+    result = measure(algorithm, variant, data, repeats)
     if as_json:
         print(json.dumps(result))
-    else:
-        console.print(round_table(result))
+        return
+    machine = result["machine"]
+    say(
+        f"{result['algorithm']}, {result['data']}; {machine['processor']}, {machine['cores']} cores, {machine['torch']}"
+    )
+    {"round": _show_round, "scale": _show_scale, "route": _show_route}[what](result)
+
+
+def _show_round(result: dict[str, Any]) -> None:
+    against = {"bare": "", "one worker": f"{result['round_over_bare']:.3f} × bare"}
+    faster = f"{result['speed_up_of_workers']:.2f} times as fast as one"
+    rows = [[name, f"{seconds:.3f}", against.get(name, faster)] for name, seconds in result["median_seconds"].items()]
+    title = f"a round over {result['rows']:,} rows, median of {result['repeats']}"
+    console.print(plain_table(("", "seconds", "against"), rows, title))
+
+
+def _show_scale(result: dict[str, Any]) -> None:
+    rows = [
+        [
+            f"{size['clients']:,}",
+            f"data {size['fixed']}",
+            f"{size['rows']:,}",
+            f"{size['seconds']:.2f}",
+            f"{size['idle_ms_a_client']:.2f}",
+            f"{size['peak_mb']:,.0f}",
+        ]
+        for size in result["sizes"]
+    ]
+    headings = ("clients", "fixed", "rows", "s a round", "ms a client at rest", "MB peak")
+    console.print(plain_table(headings, rows, "one worker, a process a size"))
+    for fixed, exponent in result["growth_exponent"].items():
+        if exponent is not None:
+            say(f"data {fixed} fixed: seconds grow like (rows in batches)^{exponent:.2f}")
+
+
+def _show_route(result: dict[str, Any]) -> None:
+    rows = [
+        [str(each["batch"]), f"{each['rows_per_second']:,.0f}", f"{each['of_bare']:.3f}", f"{each['overhead_ms']:.3f}"]
+        for each in result["batches"]
+    ]
+    console.print(plain_table(("batch", "rows a second", "of bare", "ms beyond bare"), rows, "one thread"))

@@ -5,11 +5,11 @@ import importlib
 import threading
 import warnings
 from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.func import functional_call
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.flop_counter import FlopCounterMode
 
@@ -21,6 +21,7 @@ from fedspm.plugins import plugin, plugin_names
 from fedspm.randomness import seed_of
 
 Source = str | nn.Module  # a name, package.module:factory, or a network
+Slots = dict[str, list[tuple[dict[str, Any], str]]]
 Factory = Callable[[tuple[int, ...], int], nn.Module]
 
 
@@ -71,8 +72,18 @@ class Encoder:
         training: bool = False,
         only: int | None = None,
     ) -> Float[Tensor, "n e d"]:
-        """What all copies say of the rows, or only one of them."""
-        answer: Tensor = functional_call(self._mine(training), self.take(tensors, only), (x, only))
+        """What all copies say of the rows, or only one of them.
+
+        The tensors are put where the module looks for them, and stay there until the next call: it is this thread's
+        own module. `torch.func.functional_call` does the same with checks that take longer than a small network.
+        """
+        bank, slots = self._mine()
+        if bank.training != training:
+            bank.train(training)
+        for name in self.names if only is None else self._names_of[only]:
+            for holder, key in slots[name]:
+                holder[key] = tensors[name]
+        answer: Tensor = bank(x, only)
         return answer
 
     def networks(self) -> list[nn.Module]:
@@ -91,12 +102,21 @@ class Encoder:
             self(self.initial(), torch.zeros(1, *self._shape))
         return int(counter.get_total_flops()) // 2
 
-    def _mine(self, training: bool) -> nn.Module:
-        """A copy for this thread: functional_call swaps the tensors of a module while it runs."""
-        if not hasattr(self._local, "bank"):
-            self._local.bank = copy.deepcopy(self._bank)
-        bank: nn.Module = self._local.bank
-        return bank.train(training) if bank.training != training else bank
+    def _mine(self) -> tuple[nn.Module, Slots]:
+        """A copy for this thread, and where it keeps the tensors of every name (tied ones in several places)."""
+        if not hasattr(self._local, "mine"):
+            bank = copy.deepcopy(self._bank)
+            state = dict(bank.named_parameters()) | dict(bank.named_buffers())
+            name_of = {id(tensor): name for name, tensor in state.items()}
+            slots: Slots = {name: [] for name in state}
+            for module in bank.modules():
+                for holder in (module._parameters, module._buffers):
+                    for key, tensor in holder.items():
+                        if id(tensor) in name_of:
+                            slots[name_of[id(tensor)]].append((holder, key))
+            self._local.mine = bank, slots
+        mine: tuple[nn.Module, Slots] = self._local.mine
+        return mine
 
     def _probe(self) -> int:
         with torch.no_grad():

@@ -7,7 +7,6 @@ over as many rows, forward only or with backward and an SGD step. No engine, cli
 
 import os
 import statistics
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -15,12 +14,11 @@ from typing import Any
 from unittest.mock import patch
 
 import torch
-from rich.progress import track
-from rich.table import Table
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedspm.algorithms import algorithm_named
+from fedspm.bench.measure import alternated, machine, ratio
 from fedspm.config import resolve
 from fedspm.core.algorithm import Algorithm
 from fedspm.core.settings import Block
@@ -38,7 +36,6 @@ def bench_round(algorithm: str, variant: str, data: str, repeats: int) -> dict[s
     with console.status("reading the data"):
         federation = config.federation()
     workers = os.cpu_count() or 1
-    times: dict[str, list[float]] = {"bare": [], "one worker": [], f"{workers} workers": []}
     engines = {
         "one worker": LocalEngine(federation, seed=0, workers=1, device="cpu"),
         f"{workers} workers": LocalEngine(federation, seed=0, workers=workers, device="cpu"),
@@ -49,12 +46,7 @@ def bench_round(algorithm: str, variant: str, data: str, repeats: int) -> dict[s
         rounds["one worker"]()
     sides = {"bare": _bare(methods["one worker"], passes, federation), **rounds}
     torch.set_num_threads(1)
-    for repeat in track(range(repeats + 1), "alternating", console=console, transient=True):
-        for name, side in sides.items():
-            began = time.perf_counter()
-            side()
-            if repeat:  # the first time is a warm-up
-                times[name].append(time.perf_counter() - began)
+    times = alternated(sides, repeats)
     for engine in engines.values():
         engine.__exit__(None, None, None)
     return {
@@ -62,32 +54,13 @@ def bench_round(algorithm: str, variant: str, data: str, repeats: int) -> dict[s
         "data": data,
         "rows": sum(federation.counts),
         "workers": workers,
+        "machine": machine(),
         "repeats": repeats,
         "seconds": {name: [round(value, 4) for value in values] for name, values in times.items()},
         "median_seconds": {name: round(statistics.median(values), 4) for name, values in times.items()},
-        "round_over_bare": _ratio(times["one worker"], times["bare"]),
-        "speed_up_of_workers": _ratio(times["one worker"], times[f"{workers} workers"]),
+        "round_over_bare": ratio(times["one worker"], times["bare"]),
+        "speed_up_of_workers": ratio(times["one worker"], times[f"{workers} workers"]),
     }
-
-
-def _ratio(these: list[float], those: list[float]) -> float:
-    """The median over repeats of the ratio of neighbours in time: a slow moment of the machine hits both."""
-    return round(statistics.median(this / that for this, that in zip(these, those, strict=True)), 4)
-
-
-def round_table(result: dict[str, Any]) -> Table:
-    title = (
-        f"a round of {result['algorithm']}, {result['data']}, {result['rows']:,} rows, median of {result['repeats']}"
-    )
-    table = Table(title=title, title_justify="left")
-    for heading in ("", "seconds", "against"):
-        table.add_column(heading, justify="right" if heading else "left")
-    for name, seconds in result["median_seconds"].items():
-        against = {"one worker": f"{result['round_over_bare']:.3f} × bare"}.get(name, "")
-        if name.endswith("workers"):
-            against = f"{result['speed_up_of_workers']:.2f} times as fast as one"
-        table.add_row(name, f"{seconds:.3f}", against)
-    return table
 
 
 def _round(algorithm: Algorithm, engine: LocalEngine) -> Callable[[], object]:

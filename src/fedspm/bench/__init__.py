@@ -1,0 +1,1 @@
+"""Measurements that alternate their sides within one run: a slow moment of the machine hits both."""

@@ -1,0 +1,41 @@
+"""Timing sides against each other, and what machine it was."""
+
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+from rich.progress import track
+
+from fedspm.terminal import console
+
+Side = Callable[[], object]
+
+
+def alternated(sides: Mapping[str, Side], repeats: int, times: int = 1) -> dict[str, list[float]]:
+    """Wall seconds of every side, `repeats` of them after a warm-up, one side after the other; `times` calls each."""
+    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    for repeat in track(range(repeats + 1), "alternating", console=console, transient=True):
+        for name, side in sides.items():
+            began = time.perf_counter()
+            for _ in range(times):
+                side()
+            if repeat:
+                seconds[name].append((time.perf_counter() - began) / times)
+    return seconds
+
+
+def ratio(these: Sequence[float], those: Sequence[float]) -> float:
+    """The median over repeats of the ratio of neighbours in time."""
+    return round(statistics.median(this / that for this, that in zip(these, those, strict=True)), 4)
+
+
+def machine() -> dict[str, Any]:
+    return {
+        "processor": platform.processor() or platform.machine(),
+        "cores": os.cpu_count(),
+        "torch": torch.__version__,
+    }

@@ -1,0 +1,58 @@
+"""`fedspm bench route`: routed and answered queries against the bare forward passes of router and predictor.
+
+The bare side sends the rows through both encoders as plain modules and does nothing with what they answer. The weights
+are untrained: they do not change what a pass costs.
+"""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+
+from fedspm.algorithms import algorithm_named
+from fedspm.bench.measure import alternated, machine, ratio
+from fedspm.config import resolve
+from fedspm.engines.local import LocalEngine
+from fedspm.evaluation import Model
+from fedspm.runs import task_of
+from fedspm.terminal import console
+from fedspm.training import begin
+
+SIZES = (1, 4, 16, 64, 256, 1024)
+ROWS = 2048  # about as many rows a measurement, however large the batches
+
+
+def bench_route(algorithm: str, variant: str, data: str, repeats: int, sizes: Sequence[int] = SIZES) -> dict[str, Any]:
+    config = resolve({"algorithm": algorithm, "variant": variant, "data": {"name": data}})
+    with console.status("reading the data"):
+        federation = config.federation()
+    method = algorithm_named(algorithm)(config, task_of(federation))
+    with LocalEngine(federation, seed=0, workers=1, device="cpu") as engine:
+        model = Model(method, begin(method, engine), list(engine.privates.values()))
+        networks = [network for encoder in method.encoders for network in encoder.networks()]
+        everything = torch.cat([part.x for part in federation.train])
+        everything = everything[torch.randperm(len(everything), generator=torch.Generator().manual_seed(0))]
+        batches = []
+        for size in sizes:
+            x = everything[:size]
+
+            @torch.no_grad()
+            def bare(x: torch.Tensor = x) -> None:
+                for network in networks:
+                    network(x)
+
+            @torch.no_grad()
+            def routed(x: torch.Tensor = x) -> None:
+                model.answer(model.embed(x))
+
+            seconds = alternated({"bare": bare, "routed": routed}, repeats, max(1, ROWS // size // 4))
+            each = {side: sorted(values)[len(values) // 2] for side, values in seconds.items()}
+            batches.append(
+                {
+                    "batch": size,
+                    "rows_per_second": round(size / each["routed"], 1),
+                    "of_bare": ratio(seconds["bare"], seconds["routed"]),
+                    "overhead_ms": round(1000 * (each["routed"] - each["bare"]), 4),
+                }
+            )
+    return {"algorithm": f"{algorithm} {variant}", "data": data, "machine": machine(), "batches": batches}

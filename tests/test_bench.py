@@ -1,0 +1,49 @@
+"""Measurements: what they count, on data small enough to be quick."""
+
+import json
+
+import pytest
+
+from commands import fedspm
+from fedspm.bench.measure import alternated, ratio
+from fedspm.bench.scale import exponent, measure
+
+
+def test_sides_take_turns_after_a_warm_up():
+    calls = []
+    seconds = alternated({"a": lambda: calls.append("a"), "b": lambda: calls.append("b")}, repeats=2, times=2)
+    assert "".join(calls) == "aabb" * 3
+    assert {name: len(values) for name, values in seconds.items()} == {"a": 2, "b": 2}
+
+
+def test_the_ratio_is_the_median_of_neighbours():
+    assert ratio([1.0, 20.0, 3.0], [1.0, 10.0, 2.0]) == 1.5
+
+
+def test_the_exponent_of_a_power_law():
+    sizes = [{"work": n, "cost": 3 * n**1.25} for n in (8, 32, 1000)]
+    assert exponent(sizes, "work", "cost") == pytest.approx(1.25, abs=1e-3)
+    assert exponent([{"work": 5, "cost": 1}, {"work": 5, "cost": 9}], "work", "cost") is None
+
+
+def test_scale_measures_a_round_with_many_clients():
+    order = {
+        "algorithm": "fedavg",
+        "variant": "1x",
+        "data": "fashion-sample",
+        "clients": 40,
+        "rows": 1000,
+        "repeats": 1,
+    }
+    found = measure(order)
+    assert found["clients"] == 40
+    assert found["rows"] == pytest.approx(700, abs=20)
+    assert found["seconds"] > 40 * found["idle_ms_a_client"] / 1000 > 0
+    assert found["peak_mb"] > 100
+
+
+def test_route_is_measured_from_the_command_line():
+    result = json.loads(fedspm("bench", "route", "--data", "fashion-sample", "--repeats", 1, "--json").stdout)
+    assert [each["batch"] for each in result["batches"]] == [1, 4, 16, 64, 256, 1024]
+    assert all(each["rows_per_second"] > 0 and each["of_bare"] > 0 for each in result["batches"])
+    assert fedspm("bench", "nothing", check=False).returncode == 1
