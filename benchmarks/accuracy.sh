@@ -8,4 +8,4 @@ for seed in 0 1 2; do
   fedspm train --data fashion-mnist --seed $seed --components 1 --out "$out/default-c1-seed$seed"
   fedspm train --data fashion-mnist --seed $seed --preset paper --out "$out/paper-c3-seed$seed"
 done
-python "$(dirname "$0")/tabulate.py" "$out"/*
+python "$(dirname "$0")/accuracy_table.py" "$out"/*

@@ -1,4 +1,4 @@
-"""Tabulate the metrics of run folders, at round 40 and at the last: python benchmarks/tabulate.py RUN..."""
+"""Tabulate the metrics of run folders, at round 40 and at the last: python benchmarks/accuracy_table.py RUN..."""
 
 import sys
 from pathlib import Path
