@@ -1,4 +1,4 @@
-"""What diagnosing a round costs, in CPU seconds against the round itself: `python benchmarks/diagnosis.py RUN [REPEATS]`.
+"""What diagnosing a round costs against the round itself: `python benchmarks/diagnosis.py RUN [REPEATS]`.
 
 CPU seconds of one thread, so that other work on the machine counts little. Rounds and diagnoses alternate.
 """
