@@ -1,0 +1,105 @@
+"""A data set with a name: how its files are recognised, found, fetched and decoded."""
+
+import os
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedspm.data.bundle import ENDINGS, Bundle, bundles, contents
+from fedspm.data.cache import Decoded, Piece, collect, entry_of, keep, recall, user_cache
+from fedspm.data.download import Download, fetch
+from fedspm.errors import DamagedFile, FedSPMError
+
+SYSTEM = Path("/usr/share/datasets")
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class DataSet:
+    name: str
+    about: str
+    form: Callable[[Bundle], str | None]  # what the files are: "parquet", …; None if they are something else
+    decode: Callable[[Bundle, str, int, Note], Iterator[Piece]]  # files, their form, image size, where to note oddities
+    needs: str  # what its files are called
+    fix: str  # the one command that helps where it is missing
+    downloads: tuple[Download, ...] = ()
+    size: int = 0  # of its images, where that can be chosen
+    version: int = 1  # of the decoder: a new one decodes anew
+
+    @property
+    def home(self) -> Path:
+        """Where `fedspm data get` puts it."""
+        return user_cache() / self.name
+
+    def places(self, path: Path | None = None) -> list[Path]:
+        """The path in the configuration; without one, $FEDSPM_DATA/<name>, the system package, the user cache."""
+        if path:
+            return [path]
+        root = os.environ.get("FEDSPM_DATA")
+        below = [*([Path(root)] if root else []), SYSTEM, user_cache()]
+        return [place for folder in below for place in _variants(folder / self.name)]
+
+    @contextmanager
+    def found(self, place: Path) -> Iterator[tuple[Bundle, str] | None]:
+        """The files at a place and their form; None if they are something else."""
+        for bundle in bundles(place):
+            if form := self.form(bundle):
+                yield bundle, form
+                return
+        yield None
+
+    def load(self, path: Path | None = None, size: int | None = None) -> Decoded:
+        """From the first place that has it, else from the official address."""
+        size = size or self.size
+        strangers = []
+        for place in self.places(path):
+            if place.exists():
+                if (decoded := self._at(place, size)) is not None:
+                    return decoded
+                strangers.append(place)
+        reason = ""
+        if self.downloads and not path:
+            warnings.warn(f"{self.name} is not on this machine: downloading it to {self.home}, once", stacklevel=2)
+            try:
+                fetch(self.downloads, self.home)
+            except FedSPMError as error:
+                reason = f"; {error}"
+            else:
+                if (decoded := self._at(self.home, size)) is not None:
+                    return decoded
+        raise FedSPMError(self._missing(path, strangers) + reason + f"; {self.fix}")
+
+    def _at(self, place: Path, size: int) -> Decoded | None:
+        entry = entry_of(self.name, self.version, size, contents(place))
+        if (decoded := recall(entry)) is None:
+            with self.found(place) as what:
+                if what is None:
+                    return None
+                decoded = self._kept(entry, *what, size)
+        for note in decoded.notes:
+            warnings.warn(f"{self.name}: {note}", stacklevel=3)
+        return decoded
+
+    def _kept(self, entry: Path, bundle: Bundle, form: str, size: int) -> Decoded:
+        notes: list[str] = []
+        decoded = keep(entry, self.decode(bundle, form, size, notes.append), notes)
+        if decoded is None:
+            notes = []
+            decoded = collect(self.decode(bundle, form, size, notes.append), notes)
+        if not decoded.arrays:
+            raise DamagedFile(f"{bundle.path} has no images; expected {self.needs}")
+        return decoded
+
+    def _missing(self, path: Path | None, strangers: list[Path]) -> str:
+        """The places that were tried, an archive's endings in brackets."""
+        endings = f"[{'|'.join(ENDINGS)}]"
+        tried = [str(place) for place in self.places(path) if path or not place.name.endswith(ENDINGS)]
+        said = ", ".join(place if path else place + endings for place in tried)
+        other = f"; {', '.join(map(str, strangers))} is there, without {self.needs}" if strangers else ""
+        return f"{self.name} was not found in {said}{other}"
+
+
+def _variants(place: Path) -> list[Path]:
+    return [place, *(place.with_name(place.name + ending) for ending in ENDINGS)]
