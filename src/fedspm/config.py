@@ -219,7 +219,7 @@ def _refuse_meaningless_keys(wanted: Mapping[str, Any]) -> None:
                         f"{table}.{key} is for images that are still to be divided over clients; {name} comes divided "
                         f"({DIVIDED[name]}), so leave it out"
                     )
-    if "size" in wanted.get("data", {}) and name in NAMED and NAMED[name].size is None:
+    if "size" in wanted.get("data", {}) and name in NAMED and not NAMED[name].size:
         raise FedSPMError(f"data.size: the images of {name} all have one size; leave it out")
 
 

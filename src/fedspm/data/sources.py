@@ -33,8 +33,20 @@ def load_data(name: str, path: Path | None = None, size: int | None = None) -> I
         except Exception as error:  # whatever another package does wrong
             raise FedSPMError(f"the data set {name!r} cannot be loaded: {error!r}") from error
         return _checked(name, loaded)
-    known = ", ".join([SAMPLE, *NAMED, *plugin_names("data")])
-    raise FedSPMError(f"there is no data set {name!r}; known are {known}")
+    raise _unknown(name)
+
+
+def named(name: str) -> DataSet:
+    """One that is looked for on this machine: neither the sample nor a plugin."""
+    if name in NAMED:
+        return NAMED[name]
+    if name == SAMPLE or name in plugin_names("data"):
+        raise FedSPMError(f"{name} comes with a package; there is nothing to fetch")
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> FedSPMError:
+    return FedSPMError(f"there is no data set {name!r}; known are {', '.join([SAMPLE, *NAMED, *plugin_names('data')])}")
 
 
 def _checked(name: str, loaded: Any) -> Images | Federation:
