@@ -12,7 +12,7 @@ MAY_IMPORT = {
     "randomness": set(),
     "version": set(),
     "plugins": {"errors"},
-    "data": LEAVES | {"data"},
+    "data": LEAVES | {"data", "files"},
     "encoders": LEAVES | {"encoders"},
     "core": LEAVES | {"core", "encoders"},
     "likelihood": {"core", "encoders", "errors", "likelihood", "mixture"},

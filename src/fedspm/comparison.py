@@ -97,8 +97,9 @@ def record(cell: Cell) -> dict[str, Any]:
         "method": cell.row,
         "seed": cell.config.seed,
         "configuration": configuration_hash(cell.config),
-        "settings": settings_of(cell.config),
+        "settings": cell.config.said(),
         "title": title(run),
+        "clients": len(run.manifest["clients"]),
         **{name: run.manifest[name] for name in ("data_fingerprint", "fedspm", "versions", "machine", "created")},
         "metrics": run.metrics(),
     }
@@ -187,10 +188,6 @@ def best(methods: Sequence[Method], metric: str) -> Method:
 
 
 # -- a line a cell -----------------------------------------------------------------------------------------------------
-
-
-def settings_of(config: Config) -> dict[str, Any]:
-    return config.model_dump(mode="json", exclude_none=True)
 
 
 def configuration_hash(config: Config) -> str:

@@ -13,7 +13,7 @@ from pydantic import BaseModel, Field, ValidationError, field_validator
 from fedspm.core.settings import Settings, Strict
 from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import Heterogeneity, impose
-from fedspm.data.sources import load_data
+from fedspm.data.sources import NAMED, load_data
 from fedspm.errors import DamagedFile, FedSPMError
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -25,15 +25,36 @@ PRESETS: dict[str, dict[str, Any]] = {
     },
 }
 
+# What the paper sets for a data set, below the preset and below whatever a person says.
+_CIFAR = {
+    "rounds": 400,
+    "predictor": {"dimension": 64},
+    "router": {"dimension": 64},
+    "shift": {"inverted_channels": "green"},
+}
+OF_DATA: dict[str, dict[str, Any]] = {
+    "cifar10": _CIFAR,
+    "cifar100": _CIFAR,
+    "fed-isic2019": {
+        "rounds": 400,
+        "predictor": {"dimension": 256, "batch_size": 32},
+        "router": {"dimension": 128, "batch_size": 32},
+        "data": {"size": 64},
+    },
+}
+DIVIDED = {"fed-isic2019": "a client is a center"}  # data that comes divided over clients, and how
+
 
 class Data(Strict):
     """Which data set, and how it is divided over clients."""
 
     name: str = Field(
         "fashion-sample",
-        description="fashion-sample (10,000 images, ships with the package), fashion-mnist, or one of a plugin",
+        description="fashion-sample (10,000 images, ships with the package), fashion-mnist, cifar10, cifar100, "
+        "fed-isic2019, or one of a plugin",
     )
-    path: Path | None = Field(None, description="folder of the data set, if it is not found by itself")
+    path: Path | None = Field(None, description="folder or archive of the data set, if it is not found by itself")
+    size: int | None = Field(None, ge=8, le=512, description="height and width of images that come in many sizes")
     clients: int = Field(8, ge=2, description="m, number of clients")
     true_components: int = Field(2, ge=1, description="hidden subgroups inside every client")
     alpha_inter: float = Field(1.0, gt=0, description="Dirichlet concentration of the classes over clients")
@@ -56,6 +77,7 @@ class Shift(Strict):
     colour: float = Field(0.3, description="red up and blue down, or the reverse; 0 switches it off")
     brightness: float = Field(0.5, description="height of the two brightness ramps; 0 switches them off")
     inversion: bool = Field(True, description="component 1 is the negative of the image")
+    inverted_channels: Literal["all", "green"] = Field("all", description="which channels the negative inverts")
     permutation: bool = Field(True, description="label names are permuted for every client and component")
 
 
@@ -76,10 +98,11 @@ class Config(Settings):
 
     def federation(self) -> Federation:
         """The data of this run; images are divided over clients, what comes divided is taken as it is."""
-        federation = load_data(self.data.name, self.data.path)
+        federation = load_data(self.data.name, self.data.path, self.data.size)
         if not isinstance(federation, Federation):
             how = Heterogeneity(
-                **self.data.model_dump(exclude={"name", "path", "validation_fraction"}), **self.shift.model_dump()
+                **self.data.model_dump(exclude={"name", "path", "size", "validation_fraction"}),
+                **self.shift.model_dump(),
             )
             federation = impose(*federation, how, self.seed)
         if self.data.validation_fraction:
@@ -90,9 +113,20 @@ class Config(Settings):
         """The value of a dotted key."""
         return functools.reduce(getattr, key.split("."), self)
 
+    def said(self) -> dict[str, Any]:
+        """Every value that means something, defaults included; resolving it again gives an equal configuration."""
+        nothing: Any = _DIVISION if self.data.name in DIVIDED else None
+        return self.model_dump(mode="json", exclude_none=True, exclude=nothing)
+
     def to_toml(self) -> str:
-        """Every value, defaults included; loading it again gives an equal configuration."""
-        return tomli_w.dumps(self.model_dump(mode="json", exclude_none=True))
+        return tomli_w.dumps(self.said())
+
+
+# Settings that divide images over clients and shift them: data that comes divided has no use for them.
+_DIVISION = {
+    "data": {"clients", "true_components", "alpha_inter", "alpha_intra", "test_fraction"},
+    "shift": set(Shift.model_fields),
+}
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -107,12 +141,12 @@ def load_config(path: Path) -> dict[str, Any]:
 
 
 def resolve(*layers: Mapping[str, Any]) -> Config:
-    """One configuration from layers, later ones winning: the preset they name, a file, the command line."""
+    """One configuration from layers, later ones winning; below them what the preset and the data set they name set."""
     wanted = merged(*layers)
     _refuse_unknown_keys(wanted, Config, "")
-    preset = wanted.get("preset", "default")
+    _refuse_meaningless_keys(wanted)
     try:
-        return Config.model_validate(merged(_defaults(preset), wanted))
+        return Config.model_validate(merged(_defaults(wanted), wanted))
     except ValidationError as error:
         first = error.errors()[0]
         table, *rest = first["loc"]
@@ -164,10 +198,29 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
     return dotted(values)
 
 
-def _defaults(preset: object) -> dict[str, Any]:
+def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    preset = wanted.get("preset", "default")
     if not isinstance(preset, str) or preset not in PRESETS:
         raise FedSPMError(f"there is no preset {preset!r}; known are {', '.join(PRESETS)}")
-    return merged(Config().model_dump(), PRESETS[preset])
+    return merged(Config().model_dump(), OF_DATA.get(_data_name(wanted), {}), PRESETS[preset])
+
+
+def _data_name(wanted: Mapping[str, Any]) -> str:
+    return str(wanted.get("data", {}).get("name", Data().name))
+
+
+def _refuse_meaningless_keys(wanted: Mapping[str, Any]) -> None:
+    name = _data_name(wanted)
+    if name in DIVIDED:
+        for table, keys in _DIVISION.items():
+            for key in wanted.get(table, {}):
+                if key in keys:
+                    raise FedSPMError(
+                        f"{table}.{key} is for images that are still to be divided over clients; {name} comes divided "
+                        f"({DIVIDED[name]}), so leave it out"
+                    )
+    if "size" in wanted.get("data", {}) and name in NAMED and not NAMED[name].size:
+        raise FedSPMError(f"data.size: the images of {name} all have one size; leave it out")
 
 
 def _refuse_unknown_keys(values: Mapping[str, Any], model: type[BaseModel], prefix: str) -> None:

@@ -1,7 +1,8 @@
 """System, average and routing accuracy, the same way for every algorithm.
 
 `system_accuracy` and `balanced_accuracy` are of the system's answers to everybody's test rows; `average_accuracy`,
-`worst_client_accuracy` and, in a client's row, `accuracy` and `balanced_accuracy` are of the clients' own answers.
+`average_balanced_accuracy`, `worst_client_accuracy` and, in a client's row, `accuracy` and `balanced_accuracy` are of
+the clients' own answers. Balanced accuracy is the mean of the classes' recalls: guessing the commonest is no help.
 `log_likelihood` is the mean of log P_i(y | x) under the rows' own clients, and `predictive_log_likelihood` that of
 log P(i, y | x) = log P(i | x) + log P_i(y | x), which does not depend on the gauge of the density ratios.
 """
@@ -141,6 +142,7 @@ def _metrics(answers: list[Answers | None], federation: Federation) -> dict[str,
             "system_accuracy": _mean(right),
             "accuracy": _mean(said.own == said.y),
         }
+        row["system_balanced_accuracy"] = balanced_accuracy(said.y, said.system)
         row["balanced_accuracy"] = balanced_accuracy(said.y, said.own)
         if said.routed is not None:
             at_home = said.routed == i
@@ -157,6 +159,7 @@ def _metrics(answers: list[Answers | None], federation: Federation) -> dict[str,
         "system_accuracy": _mean(system == y),
         "average_accuracy": _mean(own == y),
         "balanced_accuracy": balanced_accuracy(y, system),
+        "average_balanced_accuracy": balanced_accuracy(y, own),
         "worst_client": min(clients, key=lambda name: clients[name]["accuracy"]),
         "worst_client_accuracy": min(row["accuracy"] for row in clients.values()),
         "log_likelihood": float(torch.cat([said.log_own for said in present]).double().mean()),

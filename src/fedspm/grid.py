@@ -101,7 +101,7 @@ class Grid:
             process.send_signal(signal.SIGINT)
         self.watcher.began(cell)
         workers = max(1, (os.cpu_count() or 1) // self.jobs)
-        config = cell.config.model_copy(update={"workers": workers}).model_dump(mode="json", exclude_none=True)
+        config = cell.config.model_copy(update={"workers": workers}).said()
         assert process.stdin is not None
         assert process.stdout is not None
         with process:

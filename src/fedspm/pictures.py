@@ -26,6 +26,7 @@ CURVES = {
     "average_accuracy": "average",
     "routing_accuracy": "routing",
     "component_purity": "component purity",
+    "balanced_accuracy": "balanced (system)",
 }
 SHOWN_CLIENTS = 16  # more would not be legible
 

@@ -152,7 +152,7 @@ def about(records: Sequence[Record], missing: str, command: str) -> list[str]:
     settings, machine, versions = first["settings"], first["machine"], first["versions"]
     lines = [
         f"`{command}`",
-        f"{settings['data']['name']}, {settings['data']['clients']} clients, C = {settings['components']}, "
+        f"{settings['data']['name']}, {first['clients']} clients, C = {settings['components']}, "
         f"{settings['rounds']} rounds, preset {settings['preset']}, "
         f"seeds {', '.join(map(str, dict.fromkeys(each['seed'] for each in records)))}",
         f"{machine['processor']}, {machine['cores']} cores; Python {versions['python']}, torch {versions['torch']}, "

@@ -138,17 +138,18 @@ def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: s
 
 
 def results_table(metrics: dict[str, Any], title: str) -> Table:
-    """System, average and routing accuracy, then a row a client."""
+    """System, average and routing accuracy, the system's balanced one, then a row a client."""
     table = Table(title=escape(title), title_justify="left", title_style="bold")
     table.add_column("")
-    for heading in ("system", "average", "routing", "test rows"):
+    for heading in ("system", "average", "routing", "balanced", "test rows"):
         table.add_column(heading, justify="right")
     rows = sum(client["rows"] for client in metrics["clients"].values())
-    everybody = (metrics["system_accuracy"], metrics["average_accuracy"], metrics.get("routing_accuracy"))
+    keys = ("system_accuracy", "average_accuracy", "routing_accuracy", "balanced_accuracy")
+    everybody = [metrics.get(key) for key in keys]
     table.add_row("all clients", *map(_share, everybody), f"{rows:,}", style="bold", end_section=True)
+    keys = ("system_accuracy", "accuracy", "routing_accuracy", "system_balanced_accuracy")
     for name, client in metrics["clients"].items():
-        values = (client["system_accuracy"], client["accuracy"], client.get("routing_accuracy"))
-        table.add_row(escape(name), *map(_share, values), f"{client['rows']:,}")
+        table.add_row(escape(name), *(_share(client.get(key)) for key in keys), f"{client['rows']:,}")
     return table
 
 

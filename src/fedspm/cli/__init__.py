@@ -2,6 +2,6 @@
 
 from fedspm.cli.app import main
 
-from fedspm.cli import train, compare, experiment, look, bench  # isort: skip  (importing a file adds its commands)
+from fedspm.cli import train, compare, experiment, look, data, bench  # isort: skip  (importing a file adds its commands)
 
-__all__ = ["bench", "compare", "experiment", "look", "main", "train"]
+__all__ = ["bench", "compare", "data", "experiment", "look", "main", "train"]

@@ -8,12 +8,25 @@ import typer
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `fedspm train` wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Configuration file.")]
-DataSet = Annotated[str | None, typer.Option(help="fashion-sample or fashion-mnist. (default: fashion-sample)")]
+DataSet = Annotated[
+    str | None,
+    typer.Option(
+        help="fashion-sample, fashion-mnist, cifar10, cifar100, fed-isic2019, or one of a plugin. "
+        "(default: fashion-sample)"
+    ),
+]
 Clients = Annotated[int | None, typer.Option(help="Number of clients. (default: 8)")]
 Components = Annotated[int | None, typer.Option(help="Components a client, C. (default: 3)")]
 Preset = Annotated[str | None, typer.Option(help="default: measured best; paper: as printed. (default: default)")]
-Rounds = Annotated[int | None, typer.Option(help="Rounds to train. (default: 200)")]
+Rounds = Annotated[int | None, typer.Option(help="Rounds to train. (default: 200; CIFAR and Fed-ISIC2019: 400)")]
 Horizon = Annotated[int | None, typer.Option(help="Length of the annealing schedule. (default: the rounds)")]
+AlphaInter = Annotated[
+    float | None, typer.Option(help="Dirichlet concentration of classes over clients. (default: 1.0)")
+]
+AlphaIntra = Annotated[
+    float | None, typer.Option(help="Dirichlet concentration of the true mixing weights. (default: 2.0)")
+]
+Seed = Annotated[int | None, typer.Option(help="Everything random is derived from it. (default: 0)")]
 EvalEvery = Annotated[
     int | None, typer.Option(help="Rounds between evaluations, each with a checkpoint. (default: 10)")
 ]

@@ -7,6 +7,8 @@ import typer
 
 from fedspm.cli.app import app
 from fedspm.cli.options import (
+    AlphaInter,
+    AlphaIntra,
     Clients,
     Components,
     ConfigFile,
@@ -16,6 +18,7 @@ from fedspm.cli.options import (
     Preset,
     Rounds,
     RunFolder,
+    Seed,
     Set,
     layers,
 )
@@ -39,13 +42,9 @@ def train(
     preset: Preset = None,
     rounds: Rounds = None,
     horizon: Horizon = None,
-    alpha_inter: Annotated[
-        float | None, typer.Option(help="Dirichlet concentration of classes over clients. (default: 1.0)")
-    ] = None,
-    alpha_intra: Annotated[
-        float | None, typer.Option(help="Dirichlet concentration of the true mixing weights. (default: 2.0)")
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Everything random is derived from it. (default: 0)")] = None,
+    alpha_inter: AlphaInter = None,
+    alpha_intra: AlphaIntra = None,
+    seed: Seed = None,
     eval_every: EvalEvery = None,
     workers: Annotated[str | None, typer.Option(help="Clients trained at a time. (default: auto, one a core)")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. (default: auto)")] = None,

@@ -14,6 +14,7 @@ from torch import Tensor
 from fedspm.errors import FedSPMError
 from fedspm.randomness import torch_generator
 
+PIECE = 1 << 20  # values looked at together
 Arrays = tuple[Any, Any]  # (x, y): NumPy arrays, tensors or nested lists
 
 
@@ -206,8 +207,9 @@ def as_labels(y: Any, where: str = "y") -> np.ndarray:
 
 
 def require_finite(x: Tensor, where: str) -> None:
-    for start in range(0, len(x), 8192):  # in pieces: a mask over everything would double the memory
-        bad = ~torch.isfinite(x[start : start + 8192]).flatten(1).all(1)
+    rows = max(1, PIECE // max(1, x[:1].numel()))
+    for start in range(0, len(x), rows):  # in pieces: a mask over everything would double the memory
+        bad = ~torch.isfinite(x[start : start + rows]).flatten(1).all(1)
         if bad.any():
             row = start + int(bad.nonzero()[0])
             raise FedSPMError(

@@ -6,6 +6,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedspm.data.cache import rows_of
 from fedspm.data.federation import Federation, Part, Truth
 from fedspm.data.partition import draw_mixing, partition_by_class
 from fedspm.data.shifts import client_offset, shift_component
@@ -23,7 +24,11 @@ class Heterogeneity:
     brightness: float = 0.5
     inversion: bool = True  # component 1 is the negative of the image
     permutation: bool = True  # every (client, component) has label names of its own
-    inverted_channels: tuple[int, ...] = (0, 1, 2)
+    inverted_channels: str = "all"  # or "green"
+
+
+CHANNELS = {"all": (0, 1, 2), "green": (1,)}
+PIECE = 1 << 20  # values at a time
 
 
 def impose(images: np.ndarray, labels: np.ndarray, names: list[str], how: Heterogeneity, seed: int) -> Federation:
@@ -34,7 +39,7 @@ def impose(images: np.ndarray, labels: np.ndarray, names: list[str], how: Hetero
         random = numpy_generator(seed, "client", i)
         rows = random.permutation(share)
         component = torch.from_numpy(random.choice(how.true_components, size=len(rows), p=mixing[i]))
-        x = _pixels(images[rows], component, i, how)
+        x = _pixels(images, rows, component, i, how)
         y = torch.from_numpy(_permuted(labels[rows], component.numpy(), len(names), how.permutation, seed, i))
         held = round(how.test_fraction * len(rows))
         train.append(Part(x[held:], y[held:]))
@@ -56,15 +61,27 @@ def _permuted(labels: np.ndarray, component: np.ndarray, classes: int, on: bool,
     return y
 
 
-def _pixels(images: np.ndarray, component: Tensor, client: int, how: Heterogeneity) -> Tensor:
-    grey_or_rgb = torch.from_numpy(images)
-    grey_or_rgb = grey_or_rgb[:, None] if grey_or_rgb.ndim == 3 else grey_or_rgb.permute(0, 3, 1, 2)
-    n, _, height, width = grey_or_rgb.shape
-    x = torch.empty(n, 3, height, width, memory_format=torch.channels_last)
-    x.copy_(grey_or_rgb).div_(255)
-    for c in component.unique().tolist():
-        shown = c if how.inversion else c & ~1
-        mine = component == c
-        x[mine] = shift_component(x[mine], shown, how.inverted_channels)
-    x += client_offset(client, (3, height, width), how.colour, how.brightness)
-    return x.clamp_(0, 1)
+def _pixels(images: np.ndarray, rows: np.ndarray, component: Tensor, client: int, how: Heterogeneity) -> Tensor:
+    x = as_pixels(images, rows)
+    _, channels, height, width = x.shape
+    offset = client_offset(client, (channels, height, width), how.colour, how.brightness)
+    together = max(1, PIECE // (channels * height * width))
+    for part, of in zip(x.split(together), component.split(together), strict=True):
+        for c in of.unique().tolist():
+            shown = c if how.inversion else c & ~1
+            mine = of == c
+            part[mine] = shift_component(part[mine], shown, CHANNELS[how.inverted_channels])
+        part.add_(offset).clamp_(0, 1)
+    return x
+
+
+def as_pixels(images: np.ndarray, rows: np.ndarray) -> Tensor:
+    """Rows of uint8 images as (n, 3, height, width) in [0, 1], without a second copy of more than a few of them."""
+    height, width = images.shape[1:3]
+    together = max(1, PIECE // (3 * height * width))
+    x = torch.empty(len(rows), 3, height, width, memory_format=torch.channels_last)
+    for start in range(0, len(rows), together):
+        grey_or_rgb = torch.from_numpy(rows_of(images, rows[start : start + together]))
+        part = grey_or_rgb[:, None] if grey_or_rgb.ndim == 3 else grey_or_rgb.permute(0, 3, 1, 2)
+        x[start : start + together].copy_(part).div_(255)
+    return x

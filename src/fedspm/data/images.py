@@ -1,14 +1,19 @@
 """The one place that decodes and encodes images."""
 
 import io
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from typing import BinaryIO
 
 import numpy as np
 import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from fedspm.errors import FedSPMError
+from fedspm.errors import DamagedFile, FedSPMError
+
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # what data sets are kept in, tried in this order
 
 
 def read_image(path: Path, shape: tuple[int, ...]) -> Tensor:
@@ -29,6 +34,18 @@ def read_image(path: Path, shape: tuple[int, ...]) -> Tensor:
         upright = upright.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
     pixels = torch.from_numpy(np.array(upright, dtype=np.float32) / 255)
     return pixels.permute(2, 0, 1) if shape[0] == 3 else pixels[None]
+
+
+@contextmanager
+def decode_rgb(content: bytes | BinaryIO, where: str) -> Iterator[Image.Image]:
+    """An encoded image of a data set in three channels; a damaged one is named."""
+    try:
+        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=FORMATS) as opened:
+            image = opened if opened.mode == "RGB" else opened.convert("RGB")
+            image.load()
+            yield image
+    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, SyntaxError) as error:
+        raise DamagedFile(f"{where} has an image that cannot be read, it is damaged or cut off: {error}") from error
 
 
 def encode_png(x: Tensor) -> bytes:

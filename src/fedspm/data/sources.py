@@ -1,37 +1,52 @@
 """Where a named data set is found: in this package, on this machine, or in a plugin."""
 
-import os
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
-from fedspm.data.fashion import NAMES, is_fashion, load_fashion, load_sample
+from fedspm.data import cifar, fashion, isic
 from fedspm.data.federation import Federation
+from fedspm.data.named import DataSet
 from fedspm.errors import FedSPMError
 from fedspm.plugins import plugin, plugin_names
 
-DATA_SETS = ("fashion-sample", "fashion-mnist")
-SYSTEM = Path("/usr/share/datasets")
-
+SAMPLE = "fashion-sample"
+NAMED: dict[str, DataSet] = {each.name: each for each in (fashion.FASHION, cifar.CIFAR10, cifar.CIFAR100, isic.ISIC)}
+CLASSES = {"fashion-mnist": fashion.NAMES, "cifar10": cifar.NAMES, "cifar100": cifar.COARSE}
 
 Images = tuple[np.ndarray, np.ndarray, list[str]]  # uint8 images, labels, class names
 
 
-def load_data(name: str, path: Path | None = None) -> Images | Federation:
+def load_data(name: str, path: Path | None = None, size: int | None = None) -> Images | Federation:
     """Images to be divided over clients, or a federation that is divided already."""
-    if name == "fashion-sample":
-        return *load_sample(), NAMES
-    if name == "fashion-mnist":
-        return *load_fashion(_locate(name, path)), NAMES
+    if name == SAMPLE:
+        return *fashion.load_sample(), fashion.NAMES
+    if name in NAMED:
+        decoded = NAMED[name].load(path, size)
+        if name not in CLASSES:
+            return isic.federation(decoded)
+        return decoded.arrays["images"], np.asarray(decoded.arrays["labels"]), CLASSES[name]
     if loader := plugin("data", name):
         try:
             loaded = loader(path)
         except Exception as error:  # whatever another package does wrong
             raise FedSPMError(f"the data set {name!r} cannot be loaded: {error!r}") from error
         return _checked(name, loaded)
-    known = ", ".join([*DATA_SETS, *plugin_names("data")])
-    raise FedSPMError(f"there is no data set {name!r}; known are {known}")
+    raise _unknown(name)
+
+
+def named(name: str) -> DataSet:
+    """One that is looked for on this machine: neither the sample nor a plugin."""
+    if name in NAMED:
+        return NAMED[name]
+    if name == SAMPLE or name in plugin_names("data"):
+        raise FedSPMError(f"{name} comes with a package; there is nothing to fetch")
+    raise _unknown(name)
+
+
+def _unknown(name: str) -> FedSPMError:
+    return FedSPMError(f"there is no data set {name!r}; known are {', '.join([SAMPLE, *NAMED, *plugin_names('data')])}")
 
 
 def _checked(name: str, loaded: Any) -> Images | Federation:
@@ -55,17 +70,3 @@ def _checked(name: str, loaded: Any) -> Images | Federation:
             f"the data set {name!r} needs one label an image, from 0 to {len(names) - 1}: the number of its class name"
         )
     return images, labels, names
-
-
-def _locate(name: str, path: Path | None) -> Path:
-    """The path in the configuration; without one, $FEDSPM_DATA/<name>, the system package, the user cache."""
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "fedspm" / name
-    root = os.environ.get("FEDSPM_DATA")
-    places = [path] if path else [*([Path(root) / name] if root else []), SYSTEM / name, cache]
-    for place in places:
-        if is_fashion(place):
-            return place
-    raise FedSPMError(
-        f"{name} was not found in {', '.join(map(str, places))}; on Debian or Ubuntu run "
-        f"`apt-get install dataset-fashion-mnist`, elsewhere put its four idx files into {cache}"
-    )
