@@ -152,7 +152,7 @@ def _about(cells: Sequence[Cell], missing: str, command: str) -> list[str]:
     machine, versions = known["machine"], known["versions"]
     lines = [
         f"`{command}`",
-        f"{config.data.name}, {config.data.clients} clients, C = {config.components}, {config.rounds} rounds, "
+        f"{config.data.title}, {len(known['clients'])} clients, C = {config.components}, {config.rounds} rounds, "
         f"preset {config.preset}, seeds {', '.join(map(str, dict.fromkeys(cell.config.seed for cell in cells)))}",
         f"{machine['processor']}, {machine['cores']} cores; Python {versions['python']}, torch {versions['torch']}, "
         f"fedspm {known['fedspm']}; begun {known['created'][:10]}",

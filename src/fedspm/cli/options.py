@@ -8,7 +8,10 @@ import typer
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `fedspm train` wrote.")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Configuration file.")]
-DataSet = Annotated[str | None, typer.Option(help="fashion-sample or fashion-mnist. (default: fashion-sample)")]
+DataSet = Annotated[
+    str | None,
+    typer.Option(help="fashion-sample, fashion-mnist, or the path of your own data. (default: fashion-sample)"),
+]
 Clients = Annotated[int | None, typer.Option(help="Number of clients. (default: 8)")]
 Components = Annotated[int | None, typer.Option(help="Components a client, C. (default: 3)")]
 Preset = Annotated[str | None, typer.Option(help="default: measured best; paper: as printed. (default: default)")]

@@ -18,6 +18,10 @@ SYSTEM = Path("/usr/share/datasets")
 Images = tuple[np.ndarray, np.ndarray, list[str]]  # uint8 images, labels, class names
 
 
+def is_known(name: str) -> bool:
+    return name in (*DATA_SETS, *plugin_names("data"))
+
+
 def load_data(name: str, path: Path | None = None) -> Images | Federation:
     """Images to be divided over clients, or a federation that is divided already."""
     if name == "fashion-sample":
@@ -31,7 +35,7 @@ def load_data(name: str, path: Path | None = None) -> Images | Federation:
             raise FedSPMError(f"the data set {name!r} cannot be loaded: {error!r}") from error
         return _checked(name, loaded)
     known = ", ".join([*DATA_SETS, *plugin_names("data")])
-    raise FedSPMError(f"there is no data set {name!r}; known are {known}")
+    raise FedSPMError(f"there is no data set {name!r}; known are {known}, and the path of your own data")
 
 
 def _checked(name: str, loaded: Any) -> Images | Federation:
