@@ -1,14 +1,17 @@
 """fedspm data check | plot: look at data before training on it."""
 
 import json
+import shlex
 from dataclasses import asdict
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedspm.cli.app import app
-from fedspm.cli.options import AsJson, Set, layers
+from fedspm.cli.options import AsJson, Clients, DataSet, Set, layers
 from fedspm.cli.speaking import program, say
+from fedspm.errors import FedSPMError
 from fedspm.terminal import console, plain_table
 
 if TYPE_CHECKING:
@@ -16,6 +19,8 @@ if TYPE_CHECKING:
 
 data = typer.Typer(no_args_is_help=True, help="Look at data before training on it.")
 app.add_typer(data, name="data")
+ALPHAS = "0.5,1,2"  # as the paper varies them
+SHOWN_CLASSES = 30
 SHOWN_PROBLEMS = 20
 
 
@@ -43,6 +48,35 @@ def check(
         raise typer.Exit(1)
 
 
+@data.command()
+def plot(
+    data: DataSet = None,
+    clients: Clients = None,
+    alpha_inter: Annotated[str, typer.Option(help="Concentrations of classes over clients, with commas.")] = ALPHAS,
+    alpha_intra: Annotated[str, typer.Option(help="Concentrations of the mixing weights, with commas.")] = ALPHAS,
+    seed: Annotated[int | None, typer.Option(help="Everything random is derived from it. (default: 0)")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the pictures.")] = Path("pictures"),
+    set_: Set = None,
+) -> None:
+    """Draw the heterogeneity: one image under all shifts, labels and mixing weights of every client."""
+    from fedspm.config import resolve
+    from fedspm.plot import plot_data
+
+    settings = resolve(layers(None, {"data.name": data, "data.clients": clients, "seed": seed}, set_))
+    for picture in plot_data(settings, _alphas(alpha_inter), _alphas(alpha_intra), out):
+        say(f"picture  {picture}")
+
+
+def _alphas(text: str) -> list[float]:
+    try:
+        alphas = [float(each) for each in text.split(",")]
+    except ValueError as error:
+        raise FedSPMError(f"{text!r}: give numbers with commas between them, for instance {ALPHAS}") from error
+    if min(alphas) <= 0 or max(alphas) == float("inf"):
+        raise FedSPMError(f"{text!r}: concentrations are greater than zero, and finite")
+    return alphas
+
+
 def _show(path: str, findings: "Findings") -> None:
     say(f"{path}: {findings.form}")
     for remark in findings.remarks:
@@ -67,30 +101,23 @@ def _show(path: str, findings: "Findings") -> None:
     if findings.problems:
         say("it cannot be trained on yet")
     else:
-        say(f"ready    {program()} train --data {path}")
+        say(f"ready    {program()} train --data {shlex.quote(path)}")
 
 
 def _label_table(findings: "Findings") -> tuple[list[str], list[list[str]]]:
-    """A row a client; the commonest classes in columns of their own, as many as the terminal is wide."""
+    """A column a client and a row a class; where there are too many for the terminal, a row a client."""
     clients, classes = findings.clients, findings.classes
-    total = {label: sum(client["labels"].get(label, 0) for client in clients.values()) for label in classes}
-    room = console.width - max(map(len, clients)) - len("┃  ┃ train ┃ test ┃ 99 others ┃ missing ┃") - 4
-    fitting: list[Any] = []
-    for label in sorted(total, key=lambda label: -total[label]):
-        room -= max(4, len(_short(label))) + 3
-        if room >= 0:
-            fitting.append(label)
-    shown = [label for label in classes if label in fitting]
-    others = len(classes) - len(shown)
-    headings = ["client", "train", "test", *map(_short, shown), *([f"{others} others"] if others else []), "missing"]
-    rows = []
-    for name, client in clients.items():
-        counts = [client["labels"].get(label, 0) for label in shown]
-        cells = [f"{count:,}" if count else "–" for count in counts]
-        if others:
-            cells.append(f"{client['train'] - sum(counts):,}")
-        rows.append([name, f"{client['train']:,}", f"{client['test']:,}", *cells, str(len(client["missing"]) or "")])
-    return headings, rows
+    first = max(len("training rows"), *(len(_short(label)) for label in classes))
+    if len(classes) > SHOWN_CLASSES or first + sum(max(5, len(name)) + 3 for name in clients) + 4 > console.width:
+        headings = ["client", "training rows", "test rows", "classes", "missing"]
+        return headings, [
+            [name, f"{c['train']:,}", f"{c['test']:,}", f"{len(c['labels'])}", f"{len(c['missing']) or ''}"]
+            for name, c in clients.items()
+        ]
+    rows = [[_short(k), *(f"{c['labels'].get(k, 0) or '–':}" for c in clients.values())] for k in classes]
+    sums = {"training rows": "train", "test rows": "test"}
+    rows += [[title, *(f"{client[key]:,}" for client in clients.values())] for title, key in sums.items()]
+    return ["class", *clients], rows
 
 
 def _short(label: Any) -> str:

@@ -144,6 +144,6 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     console.print(results_table(metrics, f"\nafter {metrics['round']} rounds, accuracy on test rows"))
     say(f"report    {report}")
     if run.algorithm().routes:
-        say(f"try next  {program()} route {run.path} {samples}/*.png")
+        say(f"try next  {program()} route {run.path} {samples}")
     if config.data.name == "fashion-sample":
         say(f"          {program()} train --data fashion-mnist     (all 70,000 images)")

@@ -40,6 +40,7 @@ class Truth:
     train: tuple[Tensor, ...]  # true component of every training row, one tensor a client
     test: tuple[Tensor, ...]
     mixing: Tensor  # (m, true components)
+    sample: Tensor | None = None  # (true components, m or fewer, channels, height, width): one image, shifted by each
 
 
 @dataclass(frozen=True)
@@ -227,7 +228,7 @@ class Federation:
             if self.truth is not None:
                 truth_kept.append(self.truth.train[i][keep])
                 truth_held.append(self.truth.train[i][hold])
-        truth = self.truth and Truth(tuple(truth_kept), tuple(truth_held), self.truth.mixing)
+        truth = self.truth and Truth(tuple(truth_kept), tuple(truth_held), self.truth.mixing, self.truth.sample)
         return Federation(self.names, self.classes, tuple(kept), tuple(held), truth, self.columns)
 
 

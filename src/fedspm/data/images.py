@@ -26,7 +26,7 @@ def read_image(source: Any, shape: tuple[int, ...], name: str | None = None) -> 
     """
     name = name or str(source)
     if len(shape) != 3 or shape[0] not in (1, 3):
-        raise FedSPMError(f"{name}: the model takes rows of shape {shape}, not images")
+        raise FedSPMError(f"{name}: the model takes rows of shape {tuple(shape)}, not images; give a table")
     try:
         with _opened(source) as opened:
             upright = ImageOps.exif_transpose(opened)
