@@ -1,7 +1,7 @@
 """Columns with names, of a table or a data set in memory: which is the client, the label, the image, a feature."""
 
 import difflib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ USUAL = {
 }
 MISSING = {"", "na", "n/a", "nan", "null", "none", "?", "-"}
 TRUTH = {"true": 1.0, "false": 0.0}
+Column = Any  # a list, a tuple, an array, or what a data set decodes when it is asked: it has a length and elements
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,7 @@ class Block:
     """A piece of the data: one file, or one data set. What it says of all its rows needs no column."""
 
     where: str
-    columns: Mapping[str, Sequence[Any]]
+    columns: Mapping[str, Column]
     client: str | None = None
     split: str | None = None
     folder: Path | None = None  # where image paths start
@@ -60,7 +61,7 @@ def _roles(draft: Draft, block: Block, how: Reading) -> tuple[dict[str, str], li
         elif wanted is not None:
             roles[role] = wanted
         elif given.get(role) is not None:
-            continue
+            names = [name for name in names if name not in fitting]  # known already, and no feature
         elif len(fitting) > 1:
             draft.problems.append(
                 f"{block.where}: {' and '.join(map(repr, fitting))} may both be the {role}; "
@@ -133,12 +134,12 @@ def _splits(draft: Draft, block: Block, roles: Mapping[str, str], count: int) ->
     return splits
 
 
-def _named(block: Block, labels: Sequence[Any]) -> Iterable[Any]:
+def _named(block: Block, labels: Column) -> Column:
     """Numbers of classes as the classes' names, where they are known."""
     names = block.class_names
     if names is None:
         return labels
-    return [names[j] if isinstance(j, int) and 0 <= j < len(names) else None for j in labels]
+    return [names[int(j)] if isinstance(j, int | np.integer) and 0 <= j < len(names) else None for j in labels]
 
 
 # -- features --------------------------------------------------------------------------------------------------------
@@ -169,7 +170,7 @@ def _numeric(block: Block, names: Sequence[str]) -> tuple[dict[str, np.ndarray],
     return features, problems
 
 
-def numbers(values: Sequence[Any]) -> np.ndarray | None:
+def numbers(values: Column) -> np.ndarray | None:
     """A column as numbers, NaN where it is empty; None if it holds words."""
     try:
         array = np.asarray(values if isinstance(values, np.ndarray) else list(values), dtype=np.float64)
@@ -194,11 +195,11 @@ def _number(text: str | None) -> float | None:
 # -- images ----------------------------------------------------------------------------------------------------------
 
 
-def _are_texts(values: Sequence[Any]) -> bool:
+def _are_texts(values: Column) -> bool:
     return len(values) > 0 and isinstance(values[0], str)
 
 
-def _texts(values: Sequence[Any]) -> Sequence[Any]:
+def _texts(values: Column) -> Column:
     return values if _are_texts(values) else [None] * len(values)
 
 

@@ -1,9 +1,9 @@
 """Data sets in memory, by their interface alone: Hugging Face `Dataset`s, or a partitioner of Flower Datasets."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any
 
-from fedspm.data.columns import USUAL, Block, read_blocks
+from fedspm.data.columns import USUAL, Block, Column, read_blocks
 from fedspm.data.draft import Draft, Reading
 from fedspm.errors import FedSPMError
 
@@ -17,7 +17,8 @@ def read_datasets(given: Any, how: Reading) -> Draft:
     """
     if hasattr(given, "load_partition"):
         form = "a partition a client"
-        parts = {f"client-{i}": given.load_partition(i) for i in range(given.num_partitions)}
+        natural = getattr(given, "partition_id_to_natural_id", {})  # of a partition by a column: its values
+        parts = {str(natural.get(i, f"client-{i}")): given.load_partition(i) for i in range(given.num_partitions)}
         blocks = [block for name, part in parts.items() for block in _blocks(name, part, name, how)]
     elif isinstance(given, Mapping) and not _is_split(given):
         form = "a data set a client"
@@ -42,7 +43,7 @@ def _blocks(where: str, given: Any, client: str | None, how: Reading) -> list[Bl
 
 def _block(where: str, dataset: Any, client: str | None, split: str | None, how: Reading) -> Block:
     try:
-        columns: dict[str, Sequence[Any]] = {name: dataset[name] for name in dataset.column_names}
+        columns: dict[str, Column] = {name: dataset[name] for name in dataset.column_names}
     except (AttributeError, TypeError, KeyError) as error:
         raise FedSPMError(
             f"{where}: a {type(dataset).__name__} is not a data set with named columns, as those of Hugging Face are"

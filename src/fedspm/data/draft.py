@@ -84,9 +84,10 @@ class Draft:
         return self
 
 
-def natural(name: str) -> list[tuple[int, str]]:
+def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
     """A key that puts client-2 before client-10."""
-    return [(int(piece), "") if piece.isdecimal() else (-1, piece) for piece in re.split(r"(\d+)", name) if piece]
+    pieces = [piece for piece in re.split(r"(\d+)", name.casefold()) if piece]
+    return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces], name
 
 
 def as_kind(labels: Sequence[str]) -> np.ndarray:

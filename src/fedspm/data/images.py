@@ -43,11 +43,10 @@ def read_image(source: Any, shape: tuple[int, ...], name: str | None = None) -> 
     return pixels.permute(2, 0, 1) if shape[0] == 3 else pixels[None]
 
 
-def read_images(
-    sources: Sequence[Any], names: Sequence[str], size: int | None
-) -> tuple[Tensor, list[int], list[FedSPMError]]:
+def read_images(sources: Any, names: Sequence[str], size: int | None) -> tuple[Tensor, list[int], list[FedSPMError]]:
     """Images in three channels and one size, the positions of those that could be read, and errors of the others.
 
+    The sources are a list, a tuple, or a column of a data set that decodes an element when it is asked for it.
     Without a size they keep theirs if they are all alike and at most 64 × 64.
     """
     height, width = (size, size) if size else _common_size(sources)
@@ -87,7 +86,7 @@ def _opened(source: Any) -> Image.Image:
     raise TypeError(f"a {type(source).__name__} is not an image")
 
 
-def _common_size(sources: Sequence[Any]) -> tuple[int, int]:
+def _common_size(sources: Any) -> tuple[int, int]:
     """(height, width) of all images, if they are alike and small."""
 
     def size(j: int) -> tuple[int, int] | None:
@@ -101,7 +100,7 @@ def _common_size(sources: Sequence[Any]) -> tuple[int, int]:
     return first if first and not others and max(first) <= SIDE else (SIDE, SIDE)
 
 
-def _each(function: Callable[[int], Out], sources: Sequence[Any]) -> Iterator[Out]:
+def _each(function: Callable[[int], Out], sources: Any) -> Iterator[Out]:
     """function(j) of every source; in threads if they are at hand, because Pillow frees the interpreter to decode."""
     if not isinstance(sources, list | tuple):
         yield from map(function, range(len(sources)))  # a column of a data set, which decodes when it is asked

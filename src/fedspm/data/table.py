@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from fedspm.data.columns import Block, read_blocks
+from fedspm.data.columns import Block, Column, read_blocks
 from fedspm.data.draft import Draft, Reading
 from fedspm.errors import DamagedFile, FedSPMError
 
@@ -34,7 +34,7 @@ def read_tables(paths: Sequence[Path], how: Reading) -> Draft:
     return read_blocks(draft, blocks, how) if blocks else draft
 
 
-def columns_of(path: Path) -> dict[str, Sequence[Any]]:
+def columns_of(path: Path) -> dict[str, Column]:
     """The columns of a table by name."""
     try:
         return _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
@@ -46,7 +46,7 @@ def columns_of(path: Path) -> dict[str, Sequence[Any]]:
         raise DamagedFile(f"{path} cannot be read: {error}") from error
 
 
-def _csv(path: Path) -> dict[str, Sequence[Any]]:
+def _csv(path: Path) -> dict[str, Column]:
     with path.open(encoding="utf-8-sig", newline="") as file:
         first = file.readline()
         file.seek(0)
@@ -68,7 +68,7 @@ def _csv(path: Path) -> dict[str, Sequence[Any]]:
     return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
 
 
-def _parquet(path: Path) -> dict[str, Sequence[Any]]:
+def _parquet(path: Path) -> dict[str, Column]:
     try:
         import pyarrow
         from pyarrow import parquet
@@ -84,10 +84,9 @@ def _parquet(path: Path) -> dict[str, Sequence[Any]]:
     return {name: _values(table.column(name)) for name in names}
 
 
-def _values(column: Any) -> Sequence[Any]:
+def _values(column: Any) -> Column:
     """Numbers as an array without a detour over Python objects; everything else as a list."""
     import pyarrow
 
     plain = pyarrow.types.is_integer(column.type) or pyarrow.types.is_floating(column.type)
-    values: Sequence[Any] = column.to_numpy() if plain else column.to_pylist()
-    return values
+    return column.to_numpy() if plain else column.to_pylist()
