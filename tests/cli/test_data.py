@@ -8,18 +8,7 @@ from sklearn.datasets import load_wine
 
 from commands import fedspm
 
-SMALL = [
-    "--components",
-    "2",
-    "--workers",
-    "1",
-    "--set",
-    "em.hold=1",
-    "--set",
-    "predictor.steps=2",
-    "--set",
-    "router.steps=2",
-]
+SMALL = "--components 2 --workers 1 --set em.hold=1 --set predictor.steps=2 --set router.steps=2"
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +31,9 @@ COLUMNS = ["--set", "data.client_column=Ort", "--set", "data.label_column=Sorte"
 @pytest.fixture(scope="module")
 def run(table, tmp_path_factory):
     out = tmp_path_factory.mktemp("runs") / "wein"
-    done = fedspm("train", "--data", table.name, *COLUMNS, *SMALL, "--rounds", 3, "--out", out, cwd=table.parent)
+    done = fedspm(
+        "train", "--data", table.name, *COLUMNS, *SMALL.split(), "--rounds", 3, "--out", out, cwd=table.parent
+    )
     return out, done.stdout
 
 
