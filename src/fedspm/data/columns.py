@@ -106,7 +106,7 @@ def _read(draft: Draft, block: Block, roles: Mapping[str, str], features: Sequen
     if "image" in roles:
         values = block.columns[roles["image"]]
         names = [_name(block, j, value) for j, value in enumerate(_texts(values))]
-        sources = [_located(block.folder, value) for value in values] if _are_texts(values) else values
+        sources = [_located(block.folder, value or "") for value in values] if _are_texts(values) else values
         x, kept, errors = read_images(sources, names, how.size)
         draft.problems += [str(error) for error in errors]
         draft.remarks.append(f"images are scaled to {x.shape[2]} × {x.shape[3]} pixels")
@@ -115,9 +115,11 @@ def _read(draft: Draft, block: Block, roles: Mapping[str, str], features: Sequen
         draft.problems += problems
         draft.columns = tuple(columns)
         x = np.column_stack([*columns.values()] or [np.zeros((len(labels), 0))]).astype(np.float32)
-    known = [j for j in kept if clients[j] and labels[j]]
-    rows: Any = slice(None) if len(known) == len(labels) else [kept.index(j) for j in known]
-    draft.add(x[rows], labels[known], [clients[j] for j in known], [splits[j] for j in known])
+    known = [(row, j) for row, j in enumerate(kept) if clients[j] and labels[j]]  # row of x, row of the table
+    if len(known) < len(x):
+        x = x[[row for row, _ in known]]
+    rows = [j for _, j in known]
+    draft.add(x, labels[rows], [clients[j] for j in rows], [splits[j] for j in rows])
 
 
 def _splits(draft: Draft, block: Block, roles: Mapping[str, str], count: int) -> list[str]:

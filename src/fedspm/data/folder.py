@@ -63,7 +63,7 @@ def _classes(folder: Path, client: str, draft: Draft) -> Iterator[tuple[str, Pat
 
 
 def _folders(path: Path) -> list[Path]:
-    return sorted(each for each in path.iterdir() if each.is_dir() and each.name[0] not in "._")
+    return sorted(each for each in path.iterdir() if each.is_dir() and each.name[0] != "." and each.name != "__MACOSX")
 
 
 def _files(path: Path, draft: Draft) -> list[Path]:
