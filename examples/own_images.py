@@ -18,7 +18,7 @@ folder = Path(tempfile.mkdtemp()) / "schools"
 digits = load_digits()
 pixels = (digits.images * 255 / 16).astype(np.uint8)
 scanners = {"north": lambda x: x, "south": lambda x: 255 - x, "west": lambda x: x // 2 + 60}  # south scans negatives
-for j, (image, digit) in enumerate(zip(pixels, digits.target, strict=True)):
+for j, (image, digit) in enumerate(zip(pixels[:900], digits.target, strict=False)):
     school = ("north", "south", "west")[min(j % 6, 2)]  # west is much larger than the others
     if school == "south" and digit in (8, 9):
         continue  # this school has not got so far yet

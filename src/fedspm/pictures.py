@@ -173,9 +173,9 @@ def queries(rows: Sequence[Tensor], answers: Sequence[dict[str, Any]], truth: Se
 
 def show_image(axes: Any, image: Tensor) -> None:
     if image.shape[0] == 1:
-        axes.imshow(image[0], cmap="gray", vmin=0, vmax=1)
+        axes.imshow(image[0].numpy(), cmap="gray", vmin=0, vmax=1)
     else:
-        axes.imshow(image.permute(1, 2, 0), vmin=0, vmax=1)
+        axes.imshow(image.permute(1, 2, 0).numpy(), vmin=0, vmax=1)
 
 
 def stacked(axes: Any, values: np.ndarray, names: Sequence[str], legend: bool = True) -> None:
