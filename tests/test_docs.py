@@ -19,6 +19,12 @@ def test_the_example_of_the_page_on_likelihood_runs():
         assert "all samples equal" in done.stdout
 
 
+def test_the_example_of_the_page_on_own_data_runs(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "own-data.md").read_text(), re.DOTALL)
+    exec(compile(code, "own-data.md", "exec"), {})
+    assert float(capsys.readouterr().out) > 0.6
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_a_page(name):
     page = (DOCS / "algorithms" / f"{name.replace('-', '_')}.md").read_text()

@@ -8,6 +8,7 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from fedspm import FederatedClassifier, Federation
+from fedspm.data.federation import Part
 from fedspm.errors import FedSPMError
 
 
@@ -72,6 +73,21 @@ def test_scikit_learns_conventions(vectors):
         with pytest.raises(NotFittedError):
             call(np.zeros((1, 6)))
     assert estimator.fit(vectors) is estimator
+
+
+def test_scales_of_features_do_not_matter(vectors):
+    """Standardisation is part of the model; powers of two change no other bit."""
+    scales = torch.tensor([2.0**20, 2.0**-20, 1.0, 2.0**7, 2.0**-3, 2.0**10])
+    scaled = Federation(
+        vectors.names, vectors.classes, tuple(Part(part.x * scales, part.y) for part in vectors.train), vectors.test
+    )
+    one, other = (
+        FederatedClassifier(components=2, rounds=2, workers=1, settings={"em.hold": 1}).fit(f)
+        for f in (vectors, scaled)
+    )
+    x = vectors.test[0].x
+    np.testing.assert_array_equal(one.predict_proba(x), other.predict_proba(x * scales))
+    np.testing.assert_array_equal(one.route(x), other.route(x * scales))
 
 
 def test_bad_queries_get_a_sentence(model):

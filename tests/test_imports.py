@@ -21,13 +21,15 @@ MAY_IMPORT = {
     "engines": LEAVES | {"core", "data", "engines"},
     "files": LEAVES,
     "terminal": LEAVES,
-    "pictures": {"data"},
+    "pictures": set(),
+    "data_pictures": {"data", "pictures"},
+    "plot": LEAVES | {"config", "data", "data_pictures", "files", "pictures"},
     "config": LEAVES | {"core", "data"},
     "evaluation": LEAVES | {"core", "data"},
     "runs": LEAVES | {"core", "data", "algorithms", "config", "evaluation", "files"},
     "training": {"core", "data", "engines", "config", "evaluation", "likelihood", "runs"},
     "diagnose": LEAVES | {"files", "likelihood", "pictures", "runs"},
-    "queries": LEAVES | {"core", "evaluation", "runs"},
+    "queries": LEAVES | {"core", "data", "evaluation", "runs"},
     "cell": LEAVES | {"config", "report", "runs", "training"},
     "grid": LEAVES | {"cell", "config", "runs", "terminal"},
     "comparison": LEAVES | {"algorithms", "config", "grid", "runs"},
@@ -49,7 +51,7 @@ MAY_IMPORT = {
     },
     "experiments": LEAVES
     | {"comparison", "config", "core", "experiments", "files", "grid", "likelihood", "pictures", "runs", "tables"},
-    "report": {"data", "evaluation", "files", "pictures", "queries", "runs"},
+    "report": {"data", "data_pictures", "evaluation", "files", "pictures", "queries", "runs"},
 }
 
 

@@ -1,19 +1,23 @@
 """The configuration of a run: typed, written as TOML, strict: an unknown key is an error that names the nearest."""
 
+import dataclasses
 import difflib
 import functools
+import os
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, Field, ValidationError, field_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
 
 from fedspm.core.settings import Settings, Strict
+from fedspm.data.draft import Draft, Reading
 from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import Heterogeneity, impose
-from fedspm.data.sources import NAMED, load_data
+from fedspm.data.own import read_own
+from fedspm.data.sources import NAMED, Images, is_known, load_data
 from fedspm.errors import DamagedFile, FedSPMError
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -43,6 +47,9 @@ OF_DATA: dict[str, dict[str, Any]] = {
     },
 }
 DIVIDED = {"fed-isic2019": "a client is a center"}  # data that comes divided over clients, and how
+OWN = "own"  # data.name of somebody's own data, which lies at data.path
+IN_MEMORY = "arrays"  # data.name of a model that was fitted on arrays
+CONSTRUCTED = ("clients", "true_components", "alpha_inter", "alpha_intra")  # what divides a pool of images
 
 
 class Data(Strict):
@@ -51,10 +58,9 @@ class Data(Strict):
     name: str = Field(
         "fashion-sample",
         description="fashion-sample (10,000 images, ships with the package), fashion-mnist, cifar10, cifar100, "
-        "fed-isic2019, or one of a plugin",
+        "fed-isic2019, one of a plugin, or the path of your own data",
     )
     path: Path | None = Field(None, description="folder or archive of the data set, if it is not found by itself")
-    size: int | None = Field(None, ge=8, le=512, description="height and width of images that come in many sizes")
     clients: int = Field(8, ge=2, description="m, number of clients")
     true_components: int = Field(2, ge=1, description="hidden subgroups inside every client")
     alpha_inter: float = Field(1.0, gt=0, description="Dirichlet concentration of the classes over clients")
@@ -63,6 +69,47 @@ class Data(Strict):
     validation_fraction: float = Field(
         0.0, ge=0, lt=1, description="evaluate on this share of the training rows instead of the test rows"
     )
+    size: Annotated[int, Field(ge=8, le=512)] | None = Field(
+        None, description="side of an image in pixels; if not given, its own if all are alike and at most 64, else 64"
+    )
+    client_column: str | None = Field(None, description="your own table: who a row belongs to")
+    label_column: str | None = Field(None, description="your own table: the class of a row")
+    image_column: str | None = Field(None, description="your own table: path of an image, relative to the table")
+    split_column: str | None = Field(None, description="your own table: train or test")
+    ignore: tuple[str, ...] = Field((), description="your own table: columns that are left out")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _name_or_path(cls, values: Any) -> Any:
+        """`name` may be the path of one's own data: it has a separator, or it exists and is no data set's name."""
+        name = values.get("name") if isinstance(values, dict) else None
+        if not isinstance(name, str) or name in (OWN, IN_MEMORY) or is_known(name):
+            return values
+        if "/" in name or os.sep in name or Path(name).expanduser().exists():
+            return {**values, "name": OWN, "path": name}
+        return values
+
+    @field_validator("ignore", mode="before")
+    @classmethod
+    def _with_commas(cls, ignore: Any) -> Any:
+        return [name.strip() for name in ignore.split(",")] if isinstance(ignore, str) else ignore
+
+    @property
+    def title(self) -> str:
+        """What people call it."""
+        if self.name != OWN or self.path is None:
+            return self.name
+        return self.path.stem if self.path.is_file() else self.path.name
+
+    def own(self) -> Draft:
+        """Somebody's own data as it was found, with everything that is wrong with it."""
+        if self.path is None:
+            raise FedSPMError("data.name = 'own' needs a data.path: the folder or file of the data")
+        for key in CONSTRUCTED:
+            if (value := getattr(self, key)) != Data.model_fields[key].default:
+                raise FedSPMError(f"data.{key} = {value}: {self.path} is divided over clients already; leave it out")
+        reading = {each.name: getattr(self, each.name) for each in dataclasses.fields(Reading)}
+        return read_own(self.path, Reading(**reading))
 
     @field_validator("path")
     @classmethod
@@ -98,16 +145,19 @@ class Config(Settings):
 
     def federation(self) -> Federation:
         """The data of this run; images are divided over clients, what comes divided is taken as it is."""
-        federation = load_data(self.data.name, self.data.path, self.data.size)
-        if not isinstance(federation, Federation):
-            how = Heterogeneity(
-                **self.data.model_dump(exclude={"name", "path", "size", "validation_fraction"}),
-                **self.shift.model_dump(),
-            )
-            federation = impose(*federation, how, self.seed)
+        if self.data.name == OWN:
+            loaded: Federation | Images = self.data.own().federation(self.data.test_fraction, self.seed)
+        else:
+            loaded = load_data(self.data.name, self.data.path, self.data.size)
+        federation = loaded if isinstance(loaded, Federation) else impose(*loaded, self.heterogeneity, self.seed)
         if self.data.validation_fraction:
             return federation.with_validation(self.data.validation_fraction, self.seed)
         return federation
+
+    @property
+    def heterogeneity(self) -> Heterogeneity:
+        """How a pool of images is divided over clients and shifted."""
+        return Heterogeneity(**self.data.model_dump(include={*CONSTRUCTED, "test_fraction"}), **self.shift.model_dump())
 
     def value(self, key: str) -> Any:
         """The value of a dotted key."""
@@ -115,18 +165,18 @@ class Config(Settings):
 
     def said(self) -> dict[str, Any]:
         """Every value that means something, defaults included; resolving it again gives an equal configuration."""
-        nothing: Any = _DIVISION if self.data.name in DIVIDED else None
-        return self.model_dump(mode="json", exclude_none=True, exclude=nothing)
+        return self.model_dump(mode="json", exclude_none=True, exclude=_meaningless(self.data.name))
 
     def to_toml(self) -> str:
         return tomli_w.dumps(self.said())
 
 
-# Settings that divide images over clients and shift them: data that comes divided has no use for them.
-_DIVISION = {
-    "data": {"clients", "true_components", "alpha_inter", "alpha_intra", "test_fraction"},
-    "shift": set(Shift.model_fields),
-}
+def _meaningless(data: str) -> Any:
+    """Settings that divide images over clients and shift them: data that comes divided has no use for them."""
+    if data != OWN and data not in DIVIDED:
+        return {}
+    division = set(CONSTRUCTED) | (set() if data == OWN else {"test_fraction"})
+    return {"data": division, "shift": set(Shift.model_fields)}
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -211,14 +261,14 @@ def _data_name(wanted: Mapping[str, Any]) -> str:
 
 def _refuse_meaningless_keys(wanted: Mapping[str, Any]) -> None:
     name = _data_name(wanted)
-    if name in DIVIDED:
-        for table, keys in _DIVISION.items():
-            for key in wanted.get(table, {}):
-                if key in keys:
-                    raise FedSPMError(
-                        f"{table}.{key} is for images that are still to be divided over clients; {name} comes divided "
-                        f"({DIVIDED[name]}), so leave it out"
-                    )
+    for table, keys in _meaningless(name).items():
+        for key in wanted.get(table, {}):
+            if key in keys:
+                how = DIVIDED.get(name, "as you divided it")
+                raise FedSPMError(
+                    f"{table}.{key} is for images that are still to be divided over clients; {name} comes divided "
+                    f"({how}), so leave it out"
+                )
     if "size" in wanted.get("data", {}) and name in NAMED and not NAMED[name].size:
         raise FedSPMError(f"data.size: the images of {name} all have one size; leave it out")
 

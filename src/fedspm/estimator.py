@@ -11,7 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from fedspm.algorithms import algorithm_named
-from fedspm.config import Config, dotted, resolve
+from fedspm.config import IN_MEMORY, Config, dotted, resolve
 from fedspm.core.local import chunks
 from fedspm.core.replies import Tensors
 from fedspm.core.settings import Strict
@@ -19,7 +19,7 @@ from fedspm.data.federation import Federation, as_input, as_labels, require_fini
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import Model, evaluate
-from fedspm.runs import GIVEN, IN_MEMORY, Checkpoint, Run, manifest, task_of
+from fedspm.runs import GIVEN, Checkpoint, Run, manifest, task_of
 from fedspm.training import begin, one_round, personalised
 
 

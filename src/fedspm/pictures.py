@@ -1,6 +1,7 @@
 """The pictures of a report, as matplotlib figures."""
 
 import io
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,8 +10,6 @@ import numpy as np
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 from torch import Tensor
-
-from fedspm.data.federation import Federation
 
 matplotlib.rcParams |= {
     "font.family": "sans-serif",
@@ -157,7 +156,9 @@ def accuracy_of_values(axis: str, rows: Mapping[str, Mapping[str, Mapping[int, f
 def rendered(figure: Figure, kind: str) -> bytes:
     """The bytes of a picture, the same every time: svg or png."""
     buffer = io.BytesIO()
-    figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", "Glyph")  # a browser has the letters that matplotlib's font lacks
+        figure.savefig(buffer, format=kind, dpi=150, metadata={"Date": None} if kind == "svg" else None)
     return buffer.getvalue()
 
 
@@ -170,8 +171,8 @@ def routing_confusion(counts: Sequence[Sequence[int]], names: Sequence[str]) -> 
     image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="routed to", ylabel="belongs to")
     if len(names) <= SHOWN_CLIENTS:
-        axes.set_xticks(range(len(names)), names, rotation=45, ha="right")
-        axes.set_yticks(range(len(names)), names)
+        name_clients(axes, names)
+        axes.set_yticks(range(len(names)), map(plain, names))
         for i, j in np.ndindex(share.shape):
             if share[i, j] >= 0.005:
                 colour = "white" if share[i, j] > 0.5 else "black"
@@ -186,55 +187,31 @@ def mixing_weights(mixing: np.ndarray, names: Sequence[str], truth: np.ndarray |
     panels = figure.subplots(1, 1 if truth is None else 2, squeeze=False)[0]
     for axes, values, title in zip(panels, (mixing, truth), ("learned", "true"), strict=False):
         assert values is not None
-        _stacked(axes, values, names, [f"component {c}" for c in range(values.shape[1])])
+        stacked(axes, values, names)
         axes.set(title=title, ylim=(0, 1))
     return figure
 
 
-def label_distribution(federation: Federation) -> Figure:
-    classes = len(federation.classes)
-    counts = np.stack([np.bincount(part.y.numpy(), minlength=classes) for part in federation.train])
-    figure = Figure(figsize=(7.2, 3.0), layout="constrained")
-    axes = figure.subplots()
-    _stacked(axes, counts, federation.names, [str(label) for label in federation.classes], "tab20")
-    axes.set(ylabel="training rows")
-    return figure
-
-
-def transformed_samples(federation: Federation) -> Figure:
-    """A row a true component, a column a client; or a few rows of each client where no truth is known."""
-    shown = min(len(federation.names), SHOWN_CLIENTS)
-    rows = [_examples(federation, i) for i in range(shown)]
-    height = max(map(len, rows))
-    figure = Figure(figsize=(0.85 * shown + 0.6, 0.95 * height + 0.5), layout="constrained")
-    grid = figure.subplots(height, shown, squeeze=False)
-    for i, column in enumerate(rows):
-        grid[0, i].set_title(federation.names[i], fontsize=7)
-        for c in range(height):
-            grid[c, i].axis("off")
-            if c < len(column):
-                show_image(grid[c, i], column[c])
-    return figure
-
-
-def queries(images: Sequence[Tensor], answers: Sequence[dict[str, Any]], truth: Sequence[tuple[str, str]]) -> Figure:
+def queries(rows: Sequence[Tensor], answers: Sequence[dict[str, Any]], truth: Sequence[tuple[str, str]]) -> Figure:
     """Sample queries: the image, the posterior over clients, what was answered and what would have been right."""
-    count = len(images)
+    count = len(rows)
     figure = Figure(figsize=(7.6, 1.25 * count), layout="constrained")
-    grid = figure.subplots(count, 2, squeeze=False, width_ratios=(1, 5))
-    for (left, right), image, answer, (home, label) in zip(grid, images, answers, truth, strict=True):
-        show_image(left, image)
+    grid = figure.subplots(count, 2, squeeze=False, width_ratios=(1 if rows[0].ndim == 3 else 0.01, 5))
+    for (left, right), row, answer, (home, label) in zip(grid, rows, answers, truth, strict=True):
         left.axis("off")
+        if row.ndim == 3:
+            show_image(left, row)
         names = list(answer["posterior"])[:SHOWN_CLIENTS]
         values = [answer["posterior"][name] for name in names]
         right.bar(
             range(len(names)), values, color=[COLOURS[0] if name == answer["client"] else "#b8c4d0" for name in names]
         )
-        right.set_xticks(range(len(names)), names, fontsize=7)
+        right.set_xticks(range(len(names)), map(plain, names), fontsize=7)
         right.set_ylim(0, 1.05)
-        verdict = "✓" if str(answer["prediction"]) == label else f"✗ (is {label})"
+        verdict = "✓" if str(answer["prediction"]) == label else f"✗ (is {plain(label)})"
         right.set_title(
-            f"from {home}, routed to {answer['client']}, predicted {answer['prediction']} {verdict}",
+            f"from {plain(home)}, routed to {plain(answer['client'])}, "
+            f"predicted {plain(answer['prediction'])} {verdict}",
             fontsize=8,
             loc="left",
         )
@@ -243,28 +220,31 @@ def queries(images: Sequence[Tensor], answers: Sequence[dict[str, Any]], truth: 
 
 def show_image(axes: Any, image: Tensor) -> None:
     if image.shape[0] == 1:
-        axes.imshow(image[0], cmap="gray", vmin=0, vmax=1)
+        axes.imshow(image[0].numpy(), cmap="gray", vmin=0, vmax=1)
     else:
-        axes.imshow(image.permute(1, 2, 0), vmin=0, vmax=1)
+        axes.imshow(image.permute(1, 2, 0).numpy(), vmin=0, vmax=1)
 
 
-def _examples(federation: Federation, client: int) -> list[Tensor]:
-    x = federation.train[client].x
-    if federation.truth is None:
-        return list(x[:3])
-    component = federation.truth.train[client]
-    return [x[component == c][0] for c in range(federation.truth.mixing.shape[1]) if (component == c).any()]
-
-
-def _stacked(
-    axes: Any, values: np.ndarray, names: Sequence[str], labels: Sequence[str], colours: str | None = None
-) -> None:
+def stacked(axes: Any, values: np.ndarray, names: Sequence[str], legend: bool = True) -> None:
+    """Mixing weights: a bar a client, a colour a component."""
     bottom = np.zeros(len(names))
-    palette = matplotlib.colormaps[colours].colors if colours else COLOURS  # type: ignore[attr-defined]
-    for c, label in enumerate(labels):
-        axes.bar(range(len(names)), values[:, c], bottom=bottom, color=palette[c % len(palette)], label=label)
+    for c in range(values.shape[1]):
+        colour = COLOURS[c % len(COLOURS)]
+        axes.bar(range(len(names)), values[:, c], bottom=bottom, color=colour, label=f"component {c}")
         bottom += values[:, c]
-    if len(names) <= SHOWN_CLIENTS:
-        axes.set_xticks(range(len(names)), names, rotation=30, ha="right")
-    if len(labels) <= 20:
+    name_clients(axes, names)
+    if legend:
         axes.legend(frameon=False, fontsize=7, loc="center left", bbox_to_anchor=(1, 0.5))
+
+
+def name_clients(axes: Any, names: Sequence[str]) -> None:
+    if len(names) <= SHOWN_CLIENTS:
+        axes.set_xticks(range(len(names)), map(plain, names), rotation=45, ha="right", rotation_mode="anchor")
+    else:
+        axes.set_xticks([])
+
+
+def plain(name: object) -> str:
+    """A name that somebody else chose: not too long, and no dollar sign starts a formula."""
+    text = str(name)
+    return (text if len(text) <= 18 else text[:17] + "…").replace("$", r"\$")

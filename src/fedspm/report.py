@@ -1,5 +1,8 @@
 """report.html: one self-contained file with what a person wants to see of a run."""
 
+import csv
+import io
+import re
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +12,7 @@ import torch
 from matplotlib.figure import Figure
 from torch import Tensor
 
-from fedspm import pictures
+from fedspm import data_pictures, pictures
 from fedspm.data.federation import Federation
 from fedspm.data.images import encode_png
 from fedspm.evaluation import Model
@@ -21,7 +24,7 @@ QUERIES = 6
 
 
 def write_report(run: Run, model: Model, federation: Federation) -> tuple[Path, Path]:
-    """Write report.html and, for images, a sample query a client; returns both paths."""
+    """Write report.html and sample queries, an image a client or a table; returns the report and what to ask."""
     path, samples = run.path / "report.html", run.path / "samples"
     template = jinja2.Template(Path(__file__).with_name("report.html.j2").read_text("utf-8"), autoescape=True)
     page = template.render(
@@ -33,12 +36,25 @@ def write_report(run: Run, model: Model, federation: Federation) -> tuple[Path, 
         sections=_sections(run, model, federation),
     )
     write_atomically(path, page)
-    if len(federation.shape) == 3 and federation.test is not None:
-        samples.mkdir(exist_ok=True)
-        for name, part in zip(federation.names, federation.test, strict=True):
+    return path, _write_samples(samples, federation)
+
+
+def _write_samples(folder: Path, federation: Federation) -> Path:
+    """The first test row of every client, in a form that `fedspm route` takes."""
+    tests = [part for part in federation.test or () if len(part)]
+    folder.mkdir(exist_ok=True)
+    if len(federation.shape) == 3:
+        for i, (name, part) in enumerate(zip(federation.names, federation.test or (), strict=False)):
+            plain = re.sub(r"[^\w.-]", "_", name)[:60]
+            unique = plain if plain == name else f"{i}-{plain}"
             if len(part):
-                write_atomically(samples / f"{name}.png", encode_png(part.x[0]))
-    return path, samples
+                write_atomically(folder / f"{unique}.png", encode_png(part.x[0]))
+        return folder / "*.png"
+    header = federation.columns or [f"x{k}" for k in range(federation.shape[0])]
+    text = io.StringIO()
+    csv.writer(text, lineterminator="\n").writerows([header, *(part.x[0].tolist() for part in tests)])
+    write_atomically(folder / "queries.csv", text.getvalue())
+    return folder / "queries.csv"
 
 
 def _sections(run: Run, model: Model, federation: Federation) -> list[dict[str, Any]]:
@@ -52,27 +68,38 @@ def _sections(run: Run, model: Model, federation: Federation) -> list[dict[str, 
         mixing = torch.stack([private["mixing"] for private in model.privates]).numpy(force=True)
         truth = None if federation.truth is None else federation.truth.mixing.numpy()
         sections.append(_section("Mixing weights", pictures.mixing_weights(mixing, federation.names, truth)))
-    sections.append(_section("Labels of each client", pictures.label_distribution(federation)))
-    if len(federation.shape) == 3:
-        sections.append(_section("What the clients' rows look like", pictures.transformed_samples(federation)))
-        if model.algorithm.routes:
-            sections.append(_section("Sample queries and their posterior over clients", _queries(model, federation)))
-            if run.config.shift.permutation and federation.truth is not None:
-                sections[-1]["note"] = (
-                    "Label names are permuted for every client and component, so a bag may be a sandal."
-                )
+    elif federation.truth is not None:
+        mixing = federation.truth.mixing.numpy()
+        sections.append(_section("True mixing weights", data_pictures.mixing_by_alpha({"": mixing}, federation.names)))
+    sections.append(_section("Labels of each client", _labels(federation)))
+    if federation.truth is not None and federation.truth.sample is not None:
+        figure = data_pictures.shifted_sample(federation.truth.sample, federation.names)
+        sections.append(_section("One image, as every client and component shows it", figure))
+    elif len(federation.shape) == 3:
+        sections.append(_section("What the clients' rows look like", data_pictures.client_rows(federation)))
+    else:
+        sections.append(_section("How the clients' features differ", data_pictures.feature_means(federation)))
+    if model.algorithm.routes and federation.test is not None:
+        sections.append(_section("Sample queries and their posterior over clients", _queries(model, federation)))
+        if run.config.shift.permutation and federation.truth is not None:
+            sections[-1]["note"] = "Label names are permuted for every client and component, so a bag may be a sandal."
     return sections
+
+
+def _labels(federation: Federation) -> Figure:
+    counts = data_pictures.label_counts(federation)
+    return data_pictures.label_distribution({"": counts}, federation.names, federation.classes.tolist())
 
 
 def _queries(model: Model, federation: Federation) -> Figure:
     assert federation.test is not None
-    images: list[Tensor] = []
+    rows: list[Tensor] = []
     truth: list[tuple[str, str]] = []
     for name, part in list(zip(federation.names, federation.test, strict=True))[:QUERIES]:
         if len(part):
-            images.append(part.x[0])
+            rows.append(part.x[0])
             truth.append((name, str(federation.classes[int(part.y[0])])))
-    return pictures.queries(images, replies(model, torch.stack(images), np.asarray(federation.classes)), truth)
+    return pictures.queries(rows, replies(model, torch.stack(rows), np.asarray(federation.classes)), truth)
 
 
 def _section(title: str, figure: Figure) -> dict[str, Any]:

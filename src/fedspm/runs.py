@@ -24,7 +24,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from fedspm.algorithms import algorithm_named
-from fedspm.config import Config, load_config, resolve
+from fedspm.config import IN_MEMORY, Config, load_config, resolve
 from fedspm.core.algorithm import Algorithm, Task
 from fedspm.core.replies import Tensors
 from fedspm.data.federation import Federation
@@ -251,7 +251,6 @@ class Run:
         return federation
 
 
-IN_MEMORY = "arrays"  # data.name of a model that was fitted on arrays
 GIVEN = "given"  # encoder of a model whose network was given from Python
 
 
@@ -296,6 +295,7 @@ def manifest(federation: Federation, algorithm: Algorithm, command: str) -> dict
         "counts": list(federation.counts),
         "classes": federation.classes.tolist(),
         "shape": list(federation.shape),
+        "columns": federation.columns and list(federation.columns),
         "range": federation.range,
         "components": algorithm.settings.components,
         "encoders": algorithm.sizes(),

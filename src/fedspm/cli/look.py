@@ -51,19 +51,21 @@ def diagnose(
 @app.command()
 def route(
     run: RunFolder,
-    images: Annotated[list[Path], typer.Argument(metavar="IMAGE...", help="Image files.")],
+    files: Annotated[
+        list[Path], typer.Argument(metavar="FILE...", help="Image files; or tables (.csv, .parquet, .npz) of vectors.")
+    ],
     as_json: AsJson = False,
 ) -> None:
-    """Route images to the client they resemble most, and predict there."""
-    from fedspm.data.images import read_image
-    from fedspm.queries import answer
+    """Route images or vectors to the client they resemble most, and predict there."""
+    from fedspm.queries import answer, read_queries
     from fedspm.runs import Run
 
     opened = Run.open(run)
-    rows = [read_image(path, opened.task.shape) for path in images]
-    for path, reply in zip(images, answer(opened, rows), strict=True):
+    names, rows = read_queries(opened, files)
+    for name, reply in zip(names, answer(opened, rows), strict=True):
         if as_json:
-            print(json.dumps({"image": str(path), **reply}, ensure_ascii=False))
+            print(json.dumps({**name, **reply}, ensure_ascii=False))
         else:
             sure, near = max(reply["probabilities"].values()), max(reply["posterior"].values())
-            say(f"{path}: {reply['prediction']} ({sure:.2f}), answered by {reply['client']} ({near:.2f})")
+            called = name.get("image") or f"{name['file']}, row {name['row']}"
+            say(f"{called}: {reply['prediction']} ({sure:.2f}), answered by {reply['client']} ({near:.2f})")

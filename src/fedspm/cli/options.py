@@ -11,8 +11,8 @@ ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="
 DataSet = Annotated[
     str | None,
     typer.Option(
-        help="fashion-sample, fashion-mnist, cifar10, cifar100, fed-isic2019, or one of a plugin. "
-        "(default: fashion-sample)"
+        help="fashion-sample, fashion-mnist, cifar10, cifar100, fed-isic2019, one of a plugin, or the path of your own "
+        "data. (default: fashion-sample)"
     ),
 ]
 Clients = Annotated[int | None, typer.Option(help="Number of clients. (default: 8)")]

@@ -91,7 +91,7 @@ def train(
         "tensorboard": tensorboard,
     }
     settings = resolve(layers(config, options, set_))
-    folder = out or Path("runs") / f"{settings.data.name}-{settings.algorithm}-{settings.variant}-seed{settings.seed}"
+    folder = out or Path("runs") / f"{settings.data.title}-{settings.algorithm}-{settings.variant}-seed{settings.seed}"
     choose_device(settings.device)
     with console.status("reading the data"):
         run, federation = Run.begin(folder, settings, as_typed())
@@ -118,7 +118,7 @@ def _describe(run: "Run") -> None:
     manifest, config = run.manifest, run.config
     clients, rows, components = len(manifest["clients"]), sum(manifest["counts"]), manifest["components"]
     hidden = f", {components} component{'s' if components > 1 else ''} a client" if run.algorithm().mixes else ""
-    say(f"{config.algorithm} on {config.data.name}: {clients} clients, {rows:,} training rows{hidden}")
+    say(f"{config.algorithm} on {config.data.title}: {clients} clients, {rows:,} training rows{hidden}")
     for role, size in manifest["encoders"].items():
         say(
             f"  {role:9} {size['copies']} × {size['parameters'] // size['copies']:,} parameters, "
@@ -143,6 +143,6 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     console.print(results_table(metrics, f"\nafter {metrics['round']} rounds, accuracy on test rows"))
     say(f"report    {report}")
     if run.algorithm().routes:
-        say(f"try next  {program()} route {run.path} {samples}/*.png")
+        say(f"try next  {program()} route {run.path} {samples}")
     if config.data.name == "fashion-sample":
         say(f"          {program()} train --data fashion-mnist     (all 70,000 images)")

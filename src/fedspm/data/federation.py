@@ -1,10 +1,12 @@
 """A federation: named clients, each with its own training rows and, if it has them, test rows."""
 
 import hashlib
+import os
 import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,7 @@ class Truth:
     train: tuple[Tensor, ...]  # true component of every training row, one tensor a client
     test: tuple[Tensor, ...]
     mixing: Tensor  # (m, true components)
+    sample: Tensor | None = None  # (true components, m or fewer, channels, height, width): one image, shifted by each
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,7 @@ class Federation:
     train: tuple[Part, ...]
     test: tuple[Part, ...] | None = None
     truth: Truth | None = field(default=None, repr=False)
+    columns: tuple[str, ...] | None = None  # names of the features of vectors, where they have any
 
     @classmethod
     def from_arrays(
@@ -89,6 +93,72 @@ class Federation:
             split = [_split(part, test_fraction, (seed, name)) for name, part in zip(names, parts, strict=True)]
             parts, tests = [kept for kept, _ in split], tuple(held for _, held in split)
         return cls(names, classes, tuple(parts), tests).checked()
+
+    @classmethod
+    def from_folder(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        size: int | None = None,
+        test_fraction: float | None = 0.3,
+        seed: int = 0,
+    ) -> "Federation":
+        """A folder a client with a folder a class of images, or a folder with a NumPy archive or a table a client.
+
+        `test_fraction` of every client's rows are held out where the data brings no test rows of its own; images are
+        scaled to `size` × `size` pixels. docs/own-data.md shows every form.
+        """
+        from fedspm.data.draft import Reading
+        from fedspm.data.own import read_own
+
+        return read_own(Path(path), Reading(size=size)).federation(test_fraction, seed)
+
+    @classmethod
+    def from_table(
+        cls,
+        path: str | os.PathLike[str],
+        *,
+        client_column: str | None = None,
+        label_column: str | None = None,
+        image_column: str | None = None,
+        split_column: str | None = None,
+        ignore: Sequence[str] = (),
+        size: int | None = None,
+        test_fraction: float | None = 0.3,
+        seed: int = 0,
+    ) -> "Federation":
+        """A CSV or parquet file with a row a sample: a client, a label, and features or the path of an image.
+
+        Columns are found by their usual names where none is given; what has no other role is a feature.
+        """
+        from fedspm.data.draft import Reading
+        from fedspm.data.own import read_own
+
+        how = Reading(client_column, label_column, image_column, split_column, tuple(ignore), size)
+        return read_own(Path(path), how).federation(test_fraction, seed)
+
+    @classmethod
+    def from_datasets(
+        cls,
+        datasets: Any,
+        *,
+        client_column: str | None = None,
+        label_column: str | None = None,
+        image_column: str | None = None,
+        split_column: str | None = None,
+        ignore: Sequence[str] = (),
+        size: int | None = None,
+        test_fraction: float | None = 0.3,
+        seed: int = 0,
+    ) -> "Federation":
+        """Data sets in memory: a Hugging Face `Dataset` with a client column, a dict of one a client, or a partitioner
+        of Flower Datasets. `{"train": …, "test": …}` may stand for any data set. The rest is as in `from_table`.
+        """
+        from fedspm.data.datasets import read_datasets
+        from fedspm.data.draft import Reading
+
+        how = Reading(client_column, label_column, image_column, split_column, tuple(ignore), size)
+        return read_datasets(datasets, how).federation(test_fraction, seed)
 
     def checked(self) -> "Federation":
         """This federation, or an error that names the client and what is wrong with it."""
@@ -159,8 +229,8 @@ class Federation:
             if self.truth is not None:
                 truth_kept.append(self.truth.train[i][keep])
                 truth_held.append(self.truth.train[i][hold])
-        truth = self.truth and Truth(tuple(truth_kept), tuple(truth_held), self.truth.mixing)
-        return Federation(self.names, self.classes, tuple(kept), tuple(held), truth)
+        truth = self.truth and Truth(tuple(truth_kept), tuple(truth_held), self.truth.mixing, self.truth.sample)
+        return Federation(self.names, self.classes, tuple(kept), tuple(held), truth, self.columns)
 
 
 def as_input(x: Any, shape: Sequence[int] | None = None, where: str = "x") -> Tensor:

@@ -12,6 +12,8 @@ from fedspm.data.partition import draw_mixing, partition_by_class
 from fedspm.data.shifts import client_offset, shift_component
 from fedspm.randomness import numpy_generator
 
+SHOWN = 16  # clients in the picture of one image under all shifts
+
 
 @dataclass(frozen=True)
 class Heterogeneity:
@@ -46,9 +48,16 @@ def impose(images: np.ndarray, labels: np.ndarray, names: list[str], how: Hetero
         test.append(Part(x[:held], y[:held]))
         train_truth.append(component[held:])
         test_truth.append(component[:held])
-    truth = Truth(tuple(train_truth), tuple(test_truth), torch.from_numpy(mixing))
+    truth = Truth(tuple(train_truth), tuple(test_truth), torch.from_numpy(mixing), shifted(images[0], how))
     clients = tuple(f"client-{i}" for i in range(how.clients))
     return Federation(clients, np.asarray(names), tuple(train), tuple(test), truth).checked()
+
+
+def shifted(image: np.ndarray, how: Heterogeneity) -> Tensor:
+    """One image as every component and the first sixteen clients show it: (components, clients, 3, height, width)."""
+    component = torch.arange(how.true_components)
+    same = np.zeros(how.true_components, dtype=np.int64)
+    return torch.stack([_pixels(image[None], same, component, i, how) for i in range(min(how.clients, SHOWN))], dim=1)
 
 
 def _permuted(labels: np.ndarray, component: np.ndarray, classes: int, on: bool, seed: int, client: int) -> np.ndarray:

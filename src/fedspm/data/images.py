@@ -1,10 +1,11 @@
 """The one place that decodes and encodes images."""
 
 import io
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
-from typing import BinaryIO
+from typing import Any, BinaryIO, TypeVar
 
 import numpy as np
 import torch
@@ -15,21 +16,30 @@ from fedspm.errors import DamagedFile, FedSPMError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # what data sets are kept in, tried in this order
 
+ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+SIDE = 64  # images of different or larger sizes are scaled to this, unless a size is given
+BROKEN = (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError, TypeError)
+Out = TypeVar("Out")
 
-def read_image(path: Path, shape: tuple[int, ...]) -> Tensor:
-    """(channels, height, width) in [0, 1], scaled to the shape that a model was trained on."""
+
+def read_image(source: Any, shape: tuple[int, ...], name: str | None = None) -> Tensor:
+    """(channels, height, width) in [0, 1], scaled to the shape that a model was trained on.
+
+    The source is a path, the bytes of a file, a Pillow image or an array of pixels; `name` is what errors call it.
+    """
+    name = name or str(source)
     if len(shape) != 3 or shape[0] not in (1, 3):
-        raise FedSPMError(f"{path}: the model takes rows of shape {shape}, not images")
+        raise FedSPMError(f"{name}: the model takes rows of shape {tuple(shape)}, not images; give a table")
     try:
-        with Image.open(path) as opened:
+        with _opened(source) as opened:
             upright = ImageOps.exif_transpose(opened)
             if upright.mode.startswith("I"):  # 16 bits a pixel
                 upright = Image.fromarray((np.asarray(upright) / 257).astype(np.uint8))
             upright = upright.convert("RGB" if shape[0] == 3 else "L")
     except FileNotFoundError as error:
-        raise FedSPMError(f"there is no image {path}") from error
-    except (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError) as error:
-        raise FedSPMError(f"{path} cannot be read as an image: {error}") from error
+        raise FedSPMError(f"there is no image {name}") from error
+    except BROKEN as error:
+        raise FedSPMError(f"{name} cannot be read as an image: {_reason(error)}") from error
     if upright.size != (shape[2], shape[1]):
         upright = upright.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
     pixels = torch.from_numpy(np.array(upright, dtype=np.float32) / 255)
@@ -48,9 +58,72 @@ def decode_rgb(content: bytes | BinaryIO, where: str) -> Iterator[Image.Image]:
         raise DamagedFile(f"{where} has an image that cannot be read, it is damaged or cut off: {error}") from error
 
 
+def read_images(sources: Any, names: Sequence[str], size: int | None) -> tuple[Tensor, list[int], list[FedSPMError]]:
+    """Images in three channels and one size, the positions of those that could be read, and errors of the others.
+
+    The sources are a list, a tuple, or a column of a data set that decodes an element when it is asked for it.
+    Without a size they keep theirs if they are all alike and at most 64 × 64.
+    """
+    height, width = (size, size) if size else _common_size(sources)
+    x = torch.empty(len(sources), 3, height, width, memory_format=torch.channels_last)
+
+    def read(j: int) -> FedSPMError | None:
+        try:
+            x[j] = read_image(sources[j], (3, height, width), names[j])
+        except FedSPMError as error:
+            return error
+        return None
+
+    errors = list(_each(read, sources))
+    kept = [j for j, error in enumerate(errors) if error is None]
+    return x if len(kept) == len(x) else x[kept], kept, [error for error in errors if error is not None]
+
+
 def encode_png(x: Tensor) -> bytes:
     """A (channels, height, width) image in [0, 1] as PNG."""
     pixels = (x.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     buffer = io.BytesIO()
     Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels).save(buffer, "PNG")
     return buffer.getvalue()
+
+
+def _opened(source: Any) -> Image.Image:
+    if isinstance(source, Image.Image):
+        return source.copy()  # closing a copy leaves the caller's image open
+    if isinstance(source, dict):  # how Hugging Face writes an image: its bytes, or where it lies
+        source = source.get("bytes") or Path(source.get("path") or "")
+    if isinstance(source, Path):
+        return Image.open(source)
+    if isinstance(source, bytes | bytearray | memoryview):
+        return Image.open(io.BytesIO(source))
+    if isinstance(source, list | np.ndarray):
+        return Image.fromarray(np.asarray(source, dtype=np.uint8))
+    raise TypeError(f"a {type(source).__name__} is not an image")
+
+
+def _common_size(sources: Any) -> tuple[int, int]:
+    """(height, width) of all images, if they are alike and small."""
+
+    def size(j: int) -> tuple[int, int] | None:
+        try:
+            with _opened(sources[j]) as image:  # reads no more than the header of a file
+                return image.height, image.width
+        except BROKEN:
+            return None  # named when it is decoded
+
+    first, *others = set(_each(size, sources)) - {None} or {(SIDE, SIDE)}
+    return first if first and not others and max(first) <= SIDE else (SIDE, SIDE)
+
+
+def _each(function: Callable[[int], Out], sources: Any) -> Iterator[Out]:
+    """function(j) of every source; in threads if they are at hand, because Pillow frees the interpreter to decode."""
+    if not isinstance(sources, list | tuple):
+        yield from map(function, range(len(sources)))  # a column of a data set, which decodes when it is asked
+    else:
+        with ThreadPoolExecutor() as pool:
+            yield from pool.map(function, range(len(sources)))
+
+
+def _reason(error: BaseException) -> str:
+    """Without the address of a buffer, which says nothing to anybody."""
+    return "it is none" if "<_io.BytesIO" in str(error) else str(error)

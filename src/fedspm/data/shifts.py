@@ -41,6 +41,12 @@ def strength(client: int) -> float:
     return 1.0 - corput
 
 
+def directions(client: int) -> str:
+    """The client's three directions in words, and their strength where it is not one."""
+    words = [("red", "blue")[client & 1], ("top", "bottom")[client >> 1 & 1], ("left", "right")[client >> 2 & 1]]
+    return "\n".join(words if client < 8 else [*words, f"× {strength(client):g}"])
+
+
 def client_offset(client: int, shape: tuple[int, int, int], colour: float, brightness: float) -> Float[Tensor, "c h w"]:
     """What client i adds to every image: colour by channel, and a ramp that falls from the favoured edge and side."""
     channels, height, width = shape

@@ -18,6 +18,10 @@ CLASSES = {"fashion-mnist": fashion.NAMES, "cifar10": cifar.NAMES, "cifar100": c
 Images = tuple[np.ndarray, np.ndarray, list[str]]  # uint8 images, labels, class names
 
 
+def is_known(name: str) -> bool:
+    return name in (SAMPLE, *NAMED, *plugin_names("data"))
+
+
 def load_data(name: str, path: Path | None = None, size: int | None = None) -> Images | Federation:
     """Images to be divided over clients, or a federation that is divided already."""
     if name == SAMPLE:
@@ -46,7 +50,8 @@ def named(name: str) -> DataSet:
 
 
 def _unknown(name: str) -> FedSPMError:
-    return FedSPMError(f"there is no data set {name!r}; known are {', '.join([SAMPLE, *NAMED, *plugin_names('data')])}")
+    known = ", ".join([SAMPLE, *NAMED, *plugin_names("data")])
+    return FedSPMError(f"there is no data set {name!r}; known are {known}, and the path of your own data")
 
 
 def _checked(name: str, loaded: Any) -> Images | Federation:

@@ -1,0 +1,127 @@
+"""fedspm data check | plot: look at data before training on it."""
+
+import json
+import shlex
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedspm.cli.data import data
+from fedspm.cli.options import AsJson, Clients, DataSet, Set, layers
+from fedspm.cli.speaking import program, say
+from fedspm.errors import FedSPMError
+from fedspm.terminal import console, plain_table
+
+if TYPE_CHECKING:
+    from fedspm.data.findings import Findings
+
+ALPHAS = "0.5,1,2"  # as the paper varies them
+SHOWN_CLASSES = 30
+SHOWN_PROBLEMS = 20
+
+
+@data.command()
+def check(
+    path: Annotated[str, typer.Argument(metavar="PATH", help="Your own data, or the name of a data set.")],
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """Tell what a training would see, and what is wrong; the exit code is 1 if it could not be trained on."""
+    from fedspm.config import OWN, resolve
+    from fedspm.data.findings import inspect, inspect_draft
+
+    settings = resolve(layers(None, {"data.name": path}, set_))
+    with console.status("reading the data"):
+        if settings.data.name == OWN:
+            findings = inspect_draft(settings.data.own(), settings.data.test_fraction, settings.seed)
+        else:
+            findings = inspect(settings.federation(), f"the data set {path}, divided over clients")
+    if as_json:
+        print(json.dumps({"path": path, "trainable": not findings.problems, **asdict(findings)}, ensure_ascii=False))
+    else:
+        _show(path, findings)
+    if findings.problems:
+        raise typer.Exit(1)
+
+
+@data.command()
+def plot(
+    data: DataSet = None,
+    clients: Clients = None,
+    alpha_inter: Annotated[str, typer.Option(help="Concentrations of classes over clients, with commas.")] = ALPHAS,
+    alpha_intra: Annotated[str, typer.Option(help="Concentrations of the mixing weights, with commas.")] = ALPHAS,
+    seed: Annotated[int | None, typer.Option(help="Everything random is derived from it. (default: 0)")] = None,
+    out: Annotated[Path, typer.Option(help="Folder of the pictures.")] = Path("pictures"),
+    set_: Set = None,
+) -> None:
+    """Draw the heterogeneity: one image under all shifts, labels and mixing weights of every client."""
+    from fedspm.config import resolve
+    from fedspm.plot import plot_data
+
+    settings = resolve(layers(None, {"data.name": data, "data.clients": clients, "seed": seed}, set_))
+    for picture in plot_data(settings, _alphas(alpha_inter), _alphas(alpha_intra), out):
+        say(f"picture  {picture}")
+
+
+def _alphas(text: str) -> list[float]:
+    try:
+        alphas = [float(each) for each in text.split(",")]
+    except ValueError as error:
+        raise FedSPMError(f"{text!r}: give numbers with commas between them, for instance {ALPHAS}") from error
+    if min(alphas) <= 0 or max(alphas) == float("inf"):
+        raise FedSPMError(f"{text!r}: concentrations are greater than zero, and finite")
+    return alphas
+
+
+def _show(path: str, findings: "Findings") -> None:
+    say(f"{path}: {findings.form}")
+    for remark in findings.remarks:
+        say(f"  {remark}")
+    if findings.clients:
+        rows = sum(client["train"] for client in findings.clients.values())
+        tested = sum(client["test"] for client in findings.clients.values())
+        what = f"images of {' × '.join(map(str, findings.shape))}" if len(findings.shape) == 3 else "vectors"
+        if len(findings.shape) == 1:
+            what = f"{findings.shape[0]} features" + (f" ({_few(findings.columns)})" if findings.columns else "")
+        say(
+            f"  {len(findings.clients)} clients, {len(findings.classes)} classes, {rows:,} training rows, "
+            f"{tested:,} test rows, {what}"
+        )
+        console.print(plain_table(*_label_table(findings), "\ntraining rows of every client and class"))
+    for text in findings.warnings:
+        console.print(f"warning  {text}", style="yellow", markup=False, soft_wrap=True)
+    for text in findings.problems[:SHOWN_PROBLEMS]:
+        console.print(f"problem  {text}", style="red", markup=False, soft_wrap=True)
+    if (more := len(findings.problems) - SHOWN_PROBLEMS) > 0:
+        say(f"problem  … and {more} more; --json lists them all")
+    if findings.problems:
+        say("it cannot be trained on yet")
+    else:
+        say(f"ready    {program()} train --data {shlex.quote(path)}")
+
+
+def _label_table(findings: "Findings") -> tuple[list[str], list[list[str]]]:
+    """A column a client and a row a class; where there are too many for the terminal, a row a client."""
+    clients, classes = findings.clients, findings.classes
+    first = max(len("training rows"), *(len(_short(label)) for label in classes))
+    if len(classes) > SHOWN_CLASSES or first + sum(max(5, len(name)) + 3 for name in clients) + 4 > console.width:
+        headings = ["client", "training rows", "test rows", "classes", "missing"]
+        return headings, [
+            [name, f"{c['train']:,}", f"{c['test']:,}", f"{len(c['labels'])}", f"{len(c['missing']) or ''}"]
+            for name, c in clients.items()
+        ]
+    rows = [[_short(k), *(f"{c['labels'].get(k, 0) or '–':}" for c in clients.values())] for k in classes]
+    sums = {"training rows": "train", "test rows": "test"}
+    rows += [[title, *(f"{client[key]:,}" for client in clients.values())] for title, key in sums.items()]
+    return ["class", *clients], rows
+
+
+def _short(label: Any) -> str:
+    text = str(label)
+    return text if len(text) <= 10 else text[:9] + "…"
+
+
+def _few(names: list[str]) -> str:
+    return ", ".join(names[:6]) + (", …" if len(names) > 6 else "")

@@ -1,0 +1,102 @@
+"""NumPy archives, read without unpickling: one a client in a folder, or one with an array of client names."""
+
+import io
+import zipfile
+import zlib
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedspm.data.draft import Draft, text_of
+from fedspm.errors import DamagedFile, FedSPMError
+
+LARGEST = 1 << 36  # bytes of one array; a header that promises more is not believed
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of an archive, by lower-case name; arrays of Python objects are refused."""
+    arrays = {}
+    try:
+        with zipfile.ZipFile(path) as archive:
+            for member in archive.infolist():
+                if member.filename.endswith(".npy") and member.file_size < LARGEST:
+                    with archive.open(member) as file:
+                        content = io.BytesIO(file.read())
+                    arrays[member.filename.removesuffix(".npy").lower()] = np.lib.format.read_array(
+                        content, allow_pickle=False
+                    )
+    except FileNotFoundError as error:
+        raise FedSPMError(f"there is no file {path}") from error
+    except ValueError as error:
+        if "Object arrays" in str(error):
+            raise FedSPMError(
+                f"{path} holds an array of Python objects, which is never unpickled; save strings as "
+                "np.asarray(names, dtype=str) and rows of equal length as one array"
+            ) from error
+        raise DamagedFile(f"{path} cannot be read as a NumPy archive: {error}") from error
+    except (OSError, EOFError, MemoryError, zipfile.BadZipFile, zlib.error, NotImplementedError) as error:
+        raise DamagedFile(f"{path} cannot be read as a NumPy archive: {error}") from error
+    return arrays
+
+
+def read_archive(path: Path) -> Draft:
+    """One archive with the arrays x, y and client, and perhaps split: a row each."""
+    draft = Draft(str(path), "a NumPy archive with an array of clients")
+    arrays = read_npz(path)
+    if not {"x", "y", "client"} <= arrays.keys():
+        found = ", ".join(arrays) or "nothing"
+        draft.problems.append(f"{path} holds {found}; expected the arrays x, y and client (and perhaps split)")
+        return draft
+    x, y, client = arrays["x"], arrays["y"], arrays["client"]
+    split = arrays.get("split", np.full(len(client) if client.ndim else 0, "train"))
+    if {a.shape[:1] for a in (x, y, client, split)} != {x.shape[:1]} or {a.ndim for a in (y, client, split)} != {1}:
+        shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
+        draft.problems.append(f"{path}: the arrays have shapes {shapes}; y, client and split need one value a row of x")
+    elif strange := set(np.unique(split.astype(str))) - {"train", "test"}:
+        draft.problems.append(f"{path}: split holds {sorted(strange)[0]!r}; expected 'train' and 'test'")
+    else:
+        names = [text_of(name) or "" for name in client.tolist()]
+        if "" in names:
+            draft.problems.append(f"{path}: row {names.index('') + 1} has no client")
+        draft.add(_pixels(x), draft.labels(y.tolist(), str(path)), names, split.astype(str).tolist())
+    return draft.finish()
+
+
+def read_archives(path: Path) -> Draft:
+    """A folder with an archive a client: x and y, and perhaps x_test and y_test."""
+    draft = Draft(str(path), "a NumPy archive a client")
+    for file in sorted(path.glob("*.npz")):
+        try:
+            arrays = read_npz(file)
+        except FedSPMError as error:
+            draft.problems.append(str(error))
+            continue
+        arrays |= {name: arrays[f"{name}_train"] for name in "xy" if f"{name}_train" in arrays}
+        if not {"x", "y"} <= arrays.keys():
+            draft.problems.append(
+                f"{file} holds {', '.join(arrays) or 'nothing'}; expected x and y, and perhaps x_test and y_test"
+            )
+            continue
+        for part, ending in ((draft.train, ""), (draft.test, "_test")):
+            if {f"x{ending}", f"y{ending}"} <= arrays.keys():
+                x, y = arrays[f"x{ending}"], arrays[f"y{ending}"]
+                if y.ndim != 1 or x.shape[:1] != y.shape:
+                    draft.problems.append(
+                        f"{file}: x{ending} has shape {x.shape} and y{ending} {y.shape}; y needs one label a row"
+                    )
+                else:
+                    part[file.stem] = _pixels(x), draft.labels(y.tolist(), f"{file}, y{ending}")
+    return draft.finish()
+
+
+def _pixels(x: np.ndarray) -> np.ndarray | torch.Tensor:
+    """Vectors as they are; images as channels first, bytes as values from 0 to 1."""
+    values = torch.from_numpy(x) if x.dtype.kind in "iuf" and x.dtype.isnative and x.ndim in (3, 4) else x
+    if not isinstance(values, torch.Tensor):
+        return values
+    if values.ndim == 3:
+        values = values[:, None]
+    elif values.shape[3] in (1, 3) and values.shape[1] not in (1, 3):
+        values = values.permute(0, 3, 1, 2)
+    return values.float() / 255 if x.dtype == np.uint8 else values.float()

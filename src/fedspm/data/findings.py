@@ -1,0 +1,172 @@
+"""What a training on some data would see, and what is wrong with it: `fedspm data check`."""
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedspm.data.draft import Draft
+from fedspm.data.federation import Federation, Part
+from fedspm.errors import FedSPMError
+
+FEW = 10  # rows; clients with fewer take no part in the statistics that standardise features
+SKEW = 50  # the largest client has so many times the rows of the smallest
+
+
+@dataclass
+class Findings:
+    form: str
+    shape: list[int] = field(default_factory=list)
+    classes: list[Any] = field(default_factory=list)
+    columns: list[str] | None = None
+    clients: dict[str, dict[str, Any]] = field(default_factory=dict)  # train, test, labels, missing classes
+    remarks: list[str] = field(default_factory=list)
+    problems: list[str] = field(default_factory=list)  # it cannot be trained on
+    warnings: list[str] = field(default_factory=list)  # it can, but look at this
+
+
+def inspect_draft(draft: Draft, test_fraction: float, seed: int) -> Findings:
+    """Of one's own data: everything that is wrong with it, not only the first."""
+    if draft.problems:
+        findings = Findings(draft.form)
+        labels = [y for _, y in (*draft.train.values(), *draft.test.values())]
+        findings.classes = np.unique(np.concatenate(labels)).tolist() if labels else []
+        for name, (x, y) in draft.train.items():
+            findings.shape = findings.shape or list(x.shape[1:])
+            tested = len(draft.test[name][1]) if name in draft.test else 0
+            findings.clients[name] = _client(dict(zip(*_counts(y), strict=True)), tested, findings.classes)
+    else:
+        try:
+            with warnings.catch_warnings(record=True) as caught:
+                warnings.simplefilter("always")
+                federation = draft.federation(test_fraction, seed)
+            findings = inspect(federation, draft.form)
+            findings.warnings += [str(each.message) for each in caught]
+            if not draft.test:
+                draft.remarks.append(f"{test_fraction:g} of every client's rows are held out for testing")
+        except FedSPMError as error:
+            findings = Findings(draft.form)
+            draft.problems.append(str(error))
+            return inspect_draft(draft, test_fraction, seed)
+    findings.columns = list(draft.columns) if draft.columns is not None else None
+    findings.remarks = list(dict.fromkeys(draft.remarks))
+    findings.problems = draft.problems
+    findings.warnings += _mixed_kinds(findings.classes)
+    return findings
+
+
+def inspect(federation: Federation, form: str) -> Findings:
+    """Of a federation that can be trained on."""
+    findings = Findings(form, list(federation.shape), federation.classes.tolist())
+    tests: Sequence[Part | None] = federation.test or [None] * len(federation.names)
+    for name, part, test in zip(federation.names, federation.train, tests, strict=True):
+        counts = torch.bincount(part.y, minlength=len(federation.classes)).tolist()
+        labels = {label: count for label, count in zip(findings.classes, counts, strict=True) if count}
+        findings.clients[name] = _client(labels, len(test) if test is not None else 0, findings.classes)
+    findings.warnings = [
+        *_about_clients(findings),
+        *_about_classes(findings),
+        *_about_features(federation),
+        *_about_doubles(federation),
+    ]
+    return findings
+
+
+def _client(labels: dict[Any, int], test: int, classes: list[Any]) -> dict[str, Any]:
+    missing = [label for label in classes if label not in labels]
+    return {"train": sum(labels.values()), "test": test, "labels": labels, "missing": missing}
+
+
+def _counts(y: np.ndarray) -> tuple[list[Any], list[int]]:
+    labels, counts = np.unique(y, return_counts=True)
+    return labels.tolist(), counts.tolist()
+
+
+def _about_clients(findings: Findings) -> list[str]:
+    said = []
+    for name, client in findings.clients.items():
+        if client["train"] < FEW:
+            said.append(
+                f"client {name!r} has {client['train']} training rows: too few to take part in the statistics that "
+                "standardise x, and to learn much"
+            )
+        if not client["test"]:
+            said.append(f"client {name!r} has no test rows: it is left out of every accuracy")
+    sizes = {name: client["train"] for name, client in findings.clients.items()}
+    small, large = min(sizes, key=lambda name: sizes[name]), max(sizes, key=lambda name: sizes[name])
+    if sizes[large] >= SKEW * sizes[small]:
+        said.append(
+            f"client {large!r} has {sizes[large]:,} training rows, {small!r} has {sizes[small]}: routing prefers large "
+            "clients, as it should if queries come in these proportions"
+        )
+    return said
+
+
+def _about_classes(findings: Findings) -> list[str]:
+    said = []
+    for label in findings.classes:
+        count = sum(client["labels"].get(label, 0) for client in findings.clients.values())
+        if count < 2:
+            said.append(
+                f"class {label!r} has {'one training row' if count else 'no training row'} in all clients together"
+            )
+    return said
+
+
+def _about_features(federation: Federation) -> list[str]:
+    """Constant features, and whole numbers that never repeat: probably identifiers."""
+    if len(federation.shape) != 1:
+        return []
+    x = torch.cat([part.x for part in federation.train])
+    names = federation.columns or [f"feature {k}" for k in range(x.shape[1])]
+    said = [
+        f"{name!r} is {column[0]:g} in every row: it tells nothing"
+        for name, column in zip(names, x.T, strict=True)
+        if (column == column[0]).all()
+    ]
+    for name, column in zip(names, x.T, strict=True):
+        if len(column) > 20 and (column == column.round()).all() and len(column.unique()) == len(column):
+            said.append(
+                f"{name!r} is another whole number in every row: if it is an identifier, leave it out "
+                f"(data.ignore={name})"
+            )
+    return said
+
+
+def _about_doubles(federation: Federation) -> list[str]:
+    """Rows that occur in more than one place."""
+    said = []
+    home: dict[int, str] = {}
+    for name, part in zip(federation.names, federation.train, strict=True):
+        for row in _rows(part.x):
+            home.setdefault(row, name)
+    elsewhere = sum(
+        home[row] != name
+        for name, part in zip(federation.names, federation.train, strict=True)
+        for row in set(_rows(part.x))
+    )
+    if elsewhere:
+        said.append(f"{elsewhere:,} training rows are in more than one client: routing cannot tell them apart")
+    for name, part in zip(federation.names, federation.test or (), strict=False):
+        if seen := sum(row in home for row in _rows(part.x)):
+            said.append(
+                f"client {name!r}: {seen:,} of {len(part):,} test rows are among the training rows as well, so "
+                "accuracy will look better than it is"
+            )
+    return said
+
+
+def _rows(x: Tensor) -> list[int]:
+    return [hash(row.numpy().tobytes()) for row in x]
+
+
+def _mixed_kinds(classes: list[Any]) -> list[str]:
+    numbers = [label for label in classes if isinstance(label, str) and label.lstrip("-").replace(".", "").isdecimal()]
+    if numbers and len(numbers) < len(classes):
+        words = next(label for label in classes if label not in numbers)
+        return [f"some labels are numbers ({numbers[0]}) and some are words ({words}): all are taken as words"]
+    return []

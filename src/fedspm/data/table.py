@@ -1,0 +1,92 @@
+"""Tables: CSV with commas, semicolons or tabs, and parquet."""
+
+import csv
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedspm.data.columns import Block, Column, read_blocks
+from fedspm.data.draft import Draft, Reading
+from fedspm.errors import DamagedFile, FedSPMError
+
+ENDINGS = (".csv", ".tsv", ".parquet")
+SPLITS = {"train", "test"}
+
+
+def read_table(path: Path, how: Reading) -> Draft:
+    """One table with a client column and a label column."""
+    draft = Draft(str(path), "a table with a client column")
+    return read_blocks(draft, [Block(str(path), columns_of(path), folder=path.parent)], how)
+
+
+def read_tables(paths: Sequence[Path], how: Reading) -> Draft:
+    """A table a client; or train and test, each with a client column."""
+    apart = {path.stem.lower() for path in paths} <= SPLITS
+    draft = Draft(str(paths[0].parent), "tables train and test with a client column" if apart else "a table a client")
+    blocks = []
+    for path in paths:
+        says = {"split": path.stem.lower()} if apart else {"client": path.stem}
+        try:
+            blocks.append(Block(str(path), columns_of(path), folder=path.parent, **says))
+        except FedSPMError as error:
+            draft.problems.append(str(error))
+    return read_blocks(draft, blocks, how) if blocks else draft
+
+
+def columns_of(path: Path) -> dict[str, Column]:
+    """The columns of a table by name."""
+    try:
+        return _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+    except FileNotFoundError as error:
+        raise FedSPMError(f"there is no file {path}") from error
+    except UnicodeDecodeError as error:
+        raise DamagedFile(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
+    except OSError as error:
+        raise DamagedFile(f"{path} cannot be read: {error}") from error
+
+
+def _csv(path: Path) -> dict[str, Column]:
+    with path.open(encoding="utf-8-sig", newline="") as file:
+        first = file.readline()
+        file.seek(0)
+        delimiter = max(",;\t", key=first.count)
+        try:
+            header, *rows = [row for row in csv.reader(file, delimiter=delimiter, strict=True) if row]
+        except csv.Error as error:
+            raise DamagedFile(f"{path} is not a CSV file: {error}") from error
+        except ValueError as error:
+            raise FedSPMError(f"{path} is empty; expected a line with the names of the columns") from error
+    if delimiter == ";":  # where people write 1,5 for one and a half
+        rows = [[re.sub(r"^\s*(-?\d*),(\d+)\s*$", r"\1.\2", cell) for cell in row] for row in rows]
+    names = [name.strip() for name in header]
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise FedSPMError(f"{path}: {names.count(twice[0])} columns are called {twice[0]!r}; names must differ")
+    for j, row in enumerate(rows, 1):
+        if len(row) != len(names):
+            raise DamagedFile(f"{path}: row {j} has {len(row)} cells, the header names {len(names)} columns")
+    return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
+
+
+def _parquet(path: Path) -> dict[str, Column]:
+    try:
+        import pyarrow
+        from pyarrow import parquet
+    except ImportError as error:
+        raise FedSPMError(f"reading {path} takes pyarrow; pip install pyarrow") from error
+    try:
+        table = parquet.read_table(path)
+    except pyarrow.ArrowInvalid as error:
+        raise DamagedFile(f"{path} is not a parquet file: {error}") from error
+    names = table.column_names
+    if twice := [name for name in names if names.count(name) > 1]:
+        raise FedSPMError(f"{path}: {names.count(twice[0])} columns are called {twice[0]!r}; names must differ")
+    return {name: _values(table.column(name)) for name in names}
+
+
+def _values(column: Any) -> Column:
+    """Numbers as an array without a detour over Python objects; everything else as a list."""
+    import pyarrow
+
+    plain = pyarrow.types.is_integer(column.type) or pyarrow.types.is_floating(column.type)
+    return column.to_numpy() if plain else column.to_pylist()
