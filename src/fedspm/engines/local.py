@@ -7,7 +7,7 @@ and the program without a copy. Each computes with one thread of its own.
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TypeVar
@@ -54,10 +54,15 @@ class LocalEngine:
     def begin_round(self, number: int) -> None:
         self.round = number
         self.traffic = Traffic()
+        self.absent: dict[str, str] = {}  # in process everybody answers
 
     def enrol(self, algorithm: Algorithm) -> None:
         for i, name in enumerate(self.federation.names):
             self.privates[name] = self.send(algorithm.enrol(self._client(i, {})))
+
+    def restore(self, round: int, privates: Mapping[str, Tensors]) -> None:
+        """Go on from a checkpoint."""
+        self.privates = {name: self.send(private) for name, private in privates.items()}
 
     def __call__(self, step: Step[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
         """Every client takes the step; replies are folded in client order: the same bits with any number of workers."""
@@ -81,6 +86,9 @@ class LocalEngine:
             merged = reply if merged is None else merged.merge(reply)  # type: ignore[arg-type, assignment]
         assert merged is not None
         return merged
+
+    def count(self, shared: Tensors) -> dict[str, Tensors]:
+        raise NotImplementedError("in process everything is evaluated together")
 
     def send(self, tensors: Tensors) -> Tensors:
         """To the device that clients compute on; replies come back to the CPU, where the server averages."""
