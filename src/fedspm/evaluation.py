@@ -12,7 +12,6 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
 from fedspm.core.algorithm import Algorithm
@@ -226,6 +225,8 @@ def _components(model: Model, federation: Federation) -> dict[str, float]:
     """Purity and adjusted Rand index of the components inside the clients, where the truth is known."""
     if federation.truth is None or not model.algorithm.mixes:
         return {}
+    from sklearn.metrics import adjusted_rand_score  # slow to import, and a site does not need it
+
     found = [private["responsibilities"].argmax(1).cpu() for private in model.privates]
     n = sum(map(len, found))
     pairs = list(zip(found, federation.truth.train, strict=True))

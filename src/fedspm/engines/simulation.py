@@ -26,6 +26,7 @@ QUIET = {
     "FLWR_DISABLE_UPDATE_CHECK": "1",
     "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
     "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # or workers that train get what everything else on the machine leaves
     "OMP_NUM_THREADS": "1",
 }
 Result = TypeVar("Result")
@@ -78,7 +79,7 @@ def simulate(
             num_supernodes=len(sites),
             backend_config={
                 "client_resources": resources,
-                "init_args": {"num_cpus": cores, "log_to_driver": False, "logging_level": logging.ERROR},
+                "init_args": {"num_cpus": cores, "log_to_driver": False, "include_dashboard": False, "logging_level": logging.ERROR},
             },
         )
     if failures:
