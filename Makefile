@@ -6,10 +6,10 @@ READY  := $(VENV)/.ready
 RUN    ?= runs/first
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench wheel clean
+.PHONY: help run test test-faults check bench wheel clean
 
 help:  ## list the commands
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
 run: $(READY)  ## set up, then train on the images that ship with the package (under five minutes)
 	@if [ -f $(RUN)/report.html ]; then \
@@ -22,6 +22,9 @@ run: $(READY)  ## set up, then train on the images that ship with the package (u
 
 test: $(READY)  ## run every test
 	$(BIN)/python -m pytest
+
+test-faults: $(READY)  ## run the tests that start and kill real servers and sites (about a quarter of an hour)
+	$(BIN)/python -m pytest tests/faults --override-ini=testpaths=tests/faults
 
 check: $(READY)  ## lint and type-check
 	$(BIN)/ruff check .
@@ -38,9 +41,9 @@ clean:  ## remove the environment and what was built (runs stay)
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
 $(READY): pyproject.toml constraints.txt
-	@echo "setting up $(VENV) (once, about a minute)"
+	@echo "setting up $(VENV) (once, about two minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "FedSPM needs Python 3.11 or newer; point to one with: make PYTHON=python3.12 …"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
 	@touch $(READY)

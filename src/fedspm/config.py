@@ -128,6 +128,13 @@ class Shift(Strict):
     permutation: bool = Field(True, description="label names are permuted for every client and component")
 
 
+class Sites(Strict):
+    """How a server deals with sites that are slow, gone or wrong: docs/deploy.md."""
+
+    wait: float = Field(600.0, gt=0, description="seconds to wait for the sites' answers to one exchange")
+    min_clients: int = Field(1, ge=1, description="sites that must answer, or the round is repeated")
+
+
 class Config(Settings):
     preset: Literal["default", "paper"] = Field("default", description="default: measured best; paper: as printed")
     eval_every: int = Field(10, ge=1, description="rounds between evaluations, each followed by a checkpoint")
@@ -139,9 +146,13 @@ class Config(Settings):
         "auto", description="clients trained at the same time; auto: one a core"
     )
     device: str = Field("auto", description="auto, cpu, cuda, mps")
+    engine: Literal["local", "flower-simulation", "flower"] = Field(
+        "local", description="local: in this process; flower-simulation: Flower and Ray; flower: across machines"
+    )
     tensorboard: bool = Field(False, description="also write TensorBoard files")
     data: Data = Data()
     shift: Shift = Shift()
+    sites: Sites = Sites()
 
     def federation(self) -> Federation:
         """The data of this run; images are divided over clients, what comes divided is taken as it is."""
@@ -200,14 +211,14 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         table, *rest = first["loc"]
-        inner = rest[:1] if table in ("predictor", "router", "em", "data", "shift") else []
+        inner = rest[:1] if table in ("predictor", "router", "em", "data", "shift", "sites") else []
         where = ".".join(map(str, [table, *inner]))
         raise FedSPMError(f"{where} = {first['input']!r}: {_plain(first['msg'])}") from error
 
 
 def differences(one: Config, other: Config) -> list[str]:
     """Settings that change a result and are not the same, as `key: this, now that`."""
-    indifferent = {"diagnose_every", "workers", "device", "keep_checkpoints", "tensorboard"}
+    indifferent = {"diagnose_every", "workers", "device", "engine", "keep_checkpoints", "tensorboard"}
     values = [{key: config.value(key) for key in _keys(Config) if key not in indifferent} for config in (one, other)]
     return [f"{key}: {values[0][key]}, now {values[1][key]}" for key in values[0] if values[0][key] != values[1][key]]
 

@@ -11,3 +11,11 @@ class TrainingFailed(FedSPMError):
 
 class DamagedFile(FedSPMError):
     """A file of a run or of a data set is missing, short or damaged."""
+
+
+class Refused(FedSPMError):
+    """A site's reply that is not used, or a message that a site does not answer: says who and why."""
+
+
+class TooFewSites(FedSPMError):
+    """Fewer sites answered than a round needs: the round is repeated."""

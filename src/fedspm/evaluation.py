@@ -7,13 +7,12 @@ the clients' own answers. Balanced accuracy is the mean of the classes' recalls:
 log P(i, y | x) = log P(i | x) + log P_i(y | x), which does not depend on the gauge of the density ratios.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
-from sklearn.metrics import adjusted_rand_score
 from torch import Tensor
 
 from fedspm.core.algorithm import Algorithm
@@ -111,6 +110,43 @@ def evaluate(model: Model, federation: Federation, map: Map = map) -> dict[str, 
     return _metrics([_joined(pieces) for pieces in by_client], federation) | _components(model, federation)
 
 
+@torch.no_grad()
+def count_right(algorithm: Algorithm, client: int, private: Tensors, shared: Tensors, part: Part) -> Tensors:
+    """What a site may tell of its own test rows: how many, how many it labels right itself, where they are routed."""
+    right, routed = 0, torch.zeros(algorithm.task.clients, dtype=torch.long)
+    for x, y in zip(chunks(part.x), chunks(part.y), strict=True):
+        if len(y):
+            embedding = algorithm.embed(shared, x)
+            right += int((algorithm.local_probabilities(client, private, shared, embedding).argmax(1) == y).sum())
+            if (scores := algorithm.log_scores(shared, embedding)) is not None:
+                routed += torch.bincount(scores.argmax(1).cpu(), minlength=len(routed))
+    return {"rows": torch.tensor(len(part)), "right": torch.tensor(right), "routed": routed}
+
+
+def from_counts(counts: Mapping[str, Tensors], names: Sequence[str], routes: bool) -> dict[str, Any]:
+    """Average and routing accuracy from what the sites counted; system accuracy takes other sites' heads."""
+    clients: dict[str, dict[str, Any]] = {}
+    for i, name in enumerate(names):
+        if name in counts and (rows := int(counts[name]["rows"])):
+            clients[name] = {"rows": rows, "accuracy": int(counts[name]["right"]) / rows}
+            if routes:
+                clients[name]["routing_accuracy"] = int(counts[name]["routed"][i]) / rows
+    if not clients:
+        return {"clients": {}}
+    total = sum(row["rows"] for row in clients.values())
+    worst = min(clients, key=lambda name: clients[name]["accuracy"])
+    metrics: dict[str, Any] = {
+        "average_accuracy": sum(int(counts[name]["right"]) for name in clients) / total,
+        "worst_client": worst,
+        "worst_client_accuracy": clients[worst]["accuracy"],
+    }
+    if routes:
+        confusion = [counts[name]["routed"].tolist() if name in clients else [0] * len(names) for name in names]
+        at_home = sum(row[i] for i, row in enumerate(confusion))
+        metrics |= {"routing_accuracy": at_home / total, "routing_confusion": confusion}
+    return metrics | {"clients": clients}
+
+
 def _jobs(parts: Iterable[Part]) -> Iterator[tuple[int, Tensor, Tensor]]:
     for i, part in enumerate(parts):
         for x, y in zip(chunks(part.x), chunks(part.y), strict=True):
@@ -192,6 +228,8 @@ def _components(model: Model, federation: Federation) -> dict[str, float]:
     """Purity and adjusted Rand index of the components inside the clients, where the truth is known."""
     if federation.truth is None or not model.algorithm.mixes:
         return {}
+    from sklearn.metrics import adjusted_rand_score  # slow to import, and a site does not need it
+
     found = [private["responsibilities"].argmax(1).cpu() for private in model.privates]
     n = sum(map(len, found))
     pairs = list(zip(found, federation.truth.train, strict=True))

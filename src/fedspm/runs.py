@@ -9,6 +9,7 @@ import platform
 import re
 import shutil
 import sys
+import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -115,6 +116,12 @@ class Run:
         if not isinstance(content, dict) or any(key not in content for key in needed):
             raise DamagedFile(f"{self.path / 'manifest.json'} is damaged: it lacks one of {', '.join(needed)}")
         return content
+
+    @property
+    def id(self) -> str:
+        """By which sites know this run; runs from before there were any go by the time they were made."""
+        known = self.manifest
+        return str(known.get("id") or re.sub(r"[^A-Za-z0-9_-]", "-", str(known.get("created", "run"))))
 
     @property
     def task(self) -> Task:
@@ -287,6 +294,7 @@ def manifest(federation: Federation, algorithm: Algorithm, command: str) -> dict
     """Where a model comes from: data, seed, versions, command, machine."""
     return {
         "fedspm": __version__,
+        "id": uuid.uuid4().hex[:16],
         "command": command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": algorithm.settings.seed,

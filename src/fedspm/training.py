@@ -1,18 +1,24 @@
 """A training from its first round to its last: rounds, evaluations, checkpoints, and going on after a stop."""
 
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fedspm.config import Config
-from fedspm.core.algorithm import Algorithm
+from fedspm.core.algorithm import Algorithm, Exchange
 from fedspm.core.replies import Tensors
+from fedspm.core.traffic import Traffic
 from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
-from fedspm.evaluation import Model, evaluate
+from fedspm.errors import TooFewSites
+from fedspm.evaluation import Model, evaluate, from_counts
 from fedspm.likelihood.diagnostics import Diagnosis
 from fedspm.runs import Checkpoint, Run
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+ATTEMPTS = 20  # at a round that too few sites answer
 
 
 @runtime_checkable
@@ -25,31 +31,74 @@ class Watcher(Protocol):
     def evaluated(self, metrics: dict[str, Any]) -> None: ...
 
 
-def one_round(algorithm: Algorithm, engine: LocalEngine, shared: Tensors, number: int) -> Tensors:
-    """The shared state after round `number`, counted from zero."""
-    engine.begin_round(number, algorithm.participants(number))
-    return algorithm.server_round(shared, engine)
+class Engine(Exchange, Protocol):
+    """What a training needs of an engine, beside the exchanges that an algorithm asks for."""
+
+    traffic: Traffic
+    absent: dict[str, str]  # clients that were left out of an exchange of this round, and why
+
+    @property
+    def privates(self) -> dict[str, Tensors]: ...
+
+    def begin_round(self, number: int, participants: Sequence[int] | None = None) -> None: ...
+
+    def invite_all(self) -> None: ...
+
+    def enrol(self, algorithm: Algorithm) -> None: ...
+
+    def restore(self, round: int, privates: Mapping[str, Tensors]) -> None: ...
+
+    def send(self, tensors: Tensors) -> Tensors: ...
+
+    def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]: ...
+
+    def count(self, shared: Tensors) -> dict[str, Tensors]: ...
 
 
-def begin(algorithm: Algorithm, engine: LocalEngine) -> Tensors:
+def one_round(algorithm: Algorithm, engine: Engine, shared: Tensors, number: int) -> Tensors:
+    """The shared state after round `number`, counted from zero. A round that too few sites answered is repeated."""
+    for attempt in range(ATTEMPTS):
+        engine.begin_round(number, algorithm.participants(number))
+        try:
+            return algorithm.server_round(shared, engine)
+        except TooFewSites:
+            if attempt + 1 == ATTEMPTS:
+                raise
+    raise AssertionError
+
+
+def begin(algorithm: Algorithm, engine: Engine) -> Tensors:
     engine.begin_round(0)
     engine.enrol(algorithm)
     return algorithm.start(engine)
 
 
-def personalised(algorithm: Algorithm, engine: LocalEngine, shared: Tensors) -> Model:
+def personalised(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model:
     """The model as it is evaluated: after whatever clients do on their own for that."""
+    engine.invite_all()  # everybody is evaluated, whoever trained
     if algorithm.personalises():
-        engine.begin_round(engine.round)  # everybody is evaluated, whoever trained
         engine(algorithm.personalise, shared)
     return Model(algorithm, engine.send(shared), list(engine.privates.values()))
 
 
-def evaluated(algorithm: Algorithm, engine: LocalEngine, shared: Tensors) -> dict[str, Any]:
-    """The metrics of a model on the test rows, and how many parameters it took."""
+def evaluated(algorithm: Algorithm, engine: Engine, shared: Tensors, federation: Federation | None) -> dict[str, Any]:
+    """The metrics of a model on the test rows, and how many parameters it took; across sites, what they counted."""
+    if federation is None:
+        return counted(algorithm, engine, shared)
     model = personalised(algorithm, engine, shared)
     parameters = algorithm.parameters(shared, model.privates[0])
-    return {**evaluate(model, engine.federation, engine.map), "parameters": parameters}
+    return {**evaluate(model, federation, engine.map), "parameters": parameters}
+
+
+def counted(algorithm: Algorithm, engine: Engine, shared: Tensors) -> dict[str, Any]:
+    engine.invite_all()
+    try:
+        if algorithm.personalises():
+            engine(algorithm.personalise, shared)
+        counts = engine.count(shared)
+    except TooFewSites:
+        counts = {}
+    return from_counts(counts, algorithm.task.names, algorithm.routes)
 
 
 def train(
@@ -60,47 +109,79 @@ def train(
     watcher: Watcher,
     checkpoint: Checkpoint | None = None,
 ) -> int:
-    """Train to the end of the configuration, from the start or from a checkpoint, filling the run folder.
+    """Train to the end of the configuration, from the start or from a checkpoint, filling the run folder."""
+    if config.engine == "flower-simulation":
+        from fedspm.engines.simulation import simulate
+
+        return simulate(
+            federation,
+            algorithm,
+            run.path / "sites",
+            run.id,
+            lambda engine: train_on(engine, config, federation, algorithm, run, watcher, checkpoint),
+            wait=config.sites.wait,
+            min_clients=config.sites.min_clients,
+            workers=config.workers,
+            device=config.device,
+        )
+    with LocalEngine(federation, seed=config.seed, workers=config.workers, device=config.device) as engine:
+        return train_on(engine, config, federation, algorithm, run, watcher, checkpoint)
+
+
+def train_on(
+    engine: Engine,
+    config: Config,
+    federation: Federation | None,
+    algorithm: Algorithm,
+    run: Run,
+    watcher: Watcher,
+    checkpoint: Checkpoint | None = None,
+) -> int:
+    """A training with an engine; without a federation the rows are at the sites, and a checkpoint follows every round.
 
     Metrics are written before the checkpoint of the same round, so a kill between the two loses neither. Returns the
     number of rounds done, which is less than all if the watcher stopped it.
     """
-    with LocalEngine(federation, seed=config.seed, workers=config.workers, device=config.device) as engine:
-        if checkpoint is None:
-            shared, done, seconds = begin(algorithm, engine), 0, 0.0
-            run.save(Checkpoint(0, 0.0, shared, engine.privates), config.keep_checkpoints)
-        else:
-            algorithm.require_fit(checkpoint.shared)
-            shared, done, seconds = checkpoint.shared, checkpoint.round, checkpoint.seconds
-            engine.privates = {name: engine.send(private) for name, private in checkpoint.privates.items()}
-        diagnosis = Diagnosis(algorithm, engine.data, engine.map) if config.diagnose_every else None
-        clock = Clock(seconds, done)
-        while done < config.rounds:
-            before = None
-            if diagnosis and config.diagnose_every and done % config.diagnose_every == 0:
-                with clock.paused():
-                    before = diagnosis.before(engine.send(shared), list(engine.privates.values()))
-            shared = one_round(algorithm, engine, shared, done)
-            if before:
-                with clock.paused():
-                    run.record({"round": done, **before.after(engine.send(shared))}, "diagnostics.jsonl")
-            done += 1
-            stop = watcher.round_done(done)
-            last = done == config.rounds
-            if due := last or done % config.eval_every == 0:
-                costs = clock.stop(done) | {"bytes_down": engine.traffic.down, "bytes_up": engine.traffic.up}
-                metrics = {"round": done, **evaluated(algorithm, engine, shared), **costs}
-                run.record(metrics)
-                watcher.evaluated(metrics)
-                clock.start()
-            if due or stop:
-                run.save(Checkpoint(done, clock.seconds(), shared, engine.privates), config.keep_checkpoints)
-            if stop:
-                return done
-        if done not in {line["round"] for line in run.metrics()}:  # a finished run whose metrics were lost
-            engine.begin_round(done - 1)
-            metrics = evaluated(algorithm, engine, shared)
-            run.record({"round": done, **metrics, "seconds": seconds, "seconds_per_round": seconds / done})
+    if checkpoint is None:
+        shared, done, seconds = begin(algorithm, engine), 0, 0.0
+        run.save(Checkpoint(0, 0.0, shared, engine.privates), config.keep_checkpoints)
+    else:
+        algorithm.require_fit(checkpoint.shared)
+        shared, done, seconds = checkpoint.shared, checkpoint.round, checkpoint.seconds
+        engine.restore(done, checkpoint.privates)
+    diagnosis = None
+    if config.diagnose_every and federation:
+        parts = [engine.send({"x": part.x, "y": part.y}) for part in federation.train]
+        diagnosis = Diagnosis(algorithm, [(part["x"], part["y"]) for part in parts], engine.map)
+    clock = Clock(seconds, done)
+    while done < config.rounds:
+        before = None
+        if diagnosis and config.diagnose_every and done % config.diagnose_every == 0:
+            with clock.paused():
+                before = diagnosis.before(engine.send(shared), list(engine.privates.values()))
+        shared = one_round(algorithm, engine, shared, done)
+        if before:
+            with clock.paused():
+                run.record({"round": done, **before.after(engine.send(shared))}, "diagnostics.jsonl")
+        done += 1
+        if engine.absent:
+            run.record({"round": done, "absent": dict(engine.absent)}, "absent.jsonl")
+        stop = watcher.round_done(done)
+        last = done == config.rounds
+        if due := last or done % config.eval_every == 0:
+            costs = clock.stop(done) | {"bytes_down": engine.traffic.down, "bytes_up": engine.traffic.up}
+            metrics = {"round": done, **evaluated(algorithm, engine, shared, federation), **costs}
+            run.record(metrics)
+            watcher.evaluated(metrics)
+            clock.start()
+        if due or stop or federation is None:
+            run.save(Checkpoint(done, clock.seconds(), shared, engine.privates), config.keep_checkpoints)
+        if stop:
+            return done
+    if done not in {line["round"] for line in run.metrics()}:  # a finished run whose metrics were lost
+        engine.begin_round(done - 1)
+        metrics = evaluated(algorithm, engine, shared, federation)
+        run.record({"round": done, **metrics, "seconds": seconds, "seconds_per_round": seconds / done})
     return done
 
 

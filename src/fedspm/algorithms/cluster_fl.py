@@ -24,6 +24,7 @@ class ClusterFL(ComponentStart):
         **ComponentStart.leaves,
         "update": frozenset({"predictor", "head"}),  # of one model: the server learns which
     }
+    partial = frozenset({"update"})
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)

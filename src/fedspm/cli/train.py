@@ -48,6 +48,9 @@ def train(
     eval_every: EvalEvery = None,
     workers: Annotated[str | None, typer.Option(help="Clients trained at a time. (default: auto, one a core)")] = None,
     device: Annotated[str | None, typer.Option(help="auto, cpu, cuda or mps. (default: auto)")] = None,
+    engine: Annotated[
+        str | None, typer.Option(help="local, or flower-simulation: Flower and Ray on this machine. (default: local)")
+    ] = None,
     algorithm: Annotated[
         str | None,
         typer.Option(
@@ -86,6 +89,7 @@ def train(
         "eval_every": eval_every,
         "workers": workers,
         "device": device,
+        "engine": engine,
         "algorithm": algorithm,
         "diagnose_every": diagnose_every,
         "tensorboard": tensorboard,

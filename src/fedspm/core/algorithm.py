@@ -63,8 +63,14 @@ class Algorithm(ABC):
     routes: ClassVar[bool] = False
     variants: ClassVar[bool] = False  # 1× and C×: `variant` in a configuration matters
     mixes: ClassVar[bool] = False  # finds components inside clients, which can be compared with the truth
-    leaves: ClassVar[Mapping[str, frozenset[str]]] = {"describe": frozenset({"count", "sum", "square"})}
+    leaves: ClassVar[Mapping[str, frozenset[str]]] = {
+        "describe": frozenset({"count", "sum", "square"}),
+        "evaluate": frozenset({"rows", "right", "routed"}),  # across sites; in process everything is at hand
+    }
     """What may leave a client, by step: names of tensors, or the first part of dotted ones. Tested on the wire."""
+
+    partial: ClassVar[frozenset[str]] = frozenset()
+    """Steps whose replies may hold some of the shared tensors that `leaves` allows, and not the others."""
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         self.settings = settings

@@ -19,9 +19,11 @@ class Mean:
         self._kinds = {name: tensor.dtype for name, tensor in tensors.items()}
         self._sums = {name: tensor.cpu().double() * weight for name, tensor in tensors.items()}
         self._weights = dict.fromkeys(tensors, float(weight))
+        self.sent: tuple[float, Tensors] | None = (float(weight), tensors)  # as they were given, until a merge
         self.nbytes = 8 + sum(tensor.nbytes for tensor in tensors.values())  # as sent: the weight and the tensors
 
     def merge(self, other: "Mean") -> "Mean":
+        self.sent = None
         for name, value in other._sums.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
             self._weights[name] = self._weights.get(name, 0.0) + other._weights[name]

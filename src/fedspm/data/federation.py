@@ -33,6 +33,9 @@ class Part:
     def take(self, rows: Tensor) -> "Part":
         return Part(self.x[rows], self.y[rows])
 
+    def to(self, device: torch.device) -> "Part":
+        return Part(self.x.to(device), self.y.to(device))
+
 
 @dataclass(frozen=True)
 class Truth:

@@ -7,7 +7,7 @@ and the program without a copy. Each computes with one thread of its own.
 import ctypes
 import os
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
 from typing import TypeVar
@@ -28,6 +28,8 @@ Out = TypeVar("Out")
 
 class LocalEngine:
     """Holds the clients' rows and private states; implements `Exchange`."""
+
+    participants: Sequence[int]  # clients that the exchanges of this round reach
 
     def __init__(self, federation: Federation, *, seed: int, workers: int | str = "auto", device: str = "auto"):
         self.federation = federation
@@ -54,12 +56,22 @@ class LocalEngine:
     def begin_round(self, number: int, participants: Sequence[int] | None = None) -> None:
         """From here on, exchanges belong to this round and reach these clients; without a choice, all."""
         self.round = number
-        self.participants = range(len(self.federation.names)) if participants is None else participants
+        self.invite_all()
+        if participants is not None:
+            self.participants = participants
         self.traffic = Traffic()
+        self.absent: dict[str, str] = {}  # in process everybody answers
+
+    def invite_all(self) -> None:
+        self.participants = range(len(self.federation.names))
 
     def enrol(self, algorithm: Algorithm) -> None:
         for i, name in enumerate(self.federation.names):
             self.privates[name] = self.send(algorithm.enrol(self._client(i, {})))
+
+    def restore(self, round: int, privates: Mapping[str, Tensors]) -> None:
+        """Go on from a checkpoint."""
+        self.privates = {name: self.send(private) for name, private in privates.items()}
 
     def __call__(self, step: Step[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
         """The round's clients take the step; replies are folded in client order: the same bits with any number of
@@ -83,6 +95,9 @@ class LocalEngine:
             merged = reply if merged is None else merged.merge(reply)  # type: ignore[arg-type, assignment]
         assert merged is not None
         return merged
+
+    def count(self, shared: Tensors) -> dict[str, Tensors]:
+        raise NotImplementedError("in process everything is evaluated together")
 
     def send(self, tensors: Tensors) -> Tensors:
         """To the device that clients compute on; replies come back to the CPU, where the server averages."""

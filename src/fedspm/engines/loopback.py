@@ -1,0 +1,68 @@
+"""All sites of a Flower run on this machine: their folders, and a server that may look into them.
+
+Simulation and the tests use it. Across real machines the server has `FlowerEngine`, which sees no private state.
+"""
+
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import numpy as np
+
+from fedspm.core.algorithm import Algorithm
+from fedspm.core.replies import Tensors
+from fedspm.data.federation import Federation
+from fedspm.engines.flower import EVALUATION, FlowerEngine, Post
+from fedspm.engines.rows import rows_of, write_rows
+from fedspm.engines.site import SiteConfig
+from fedspm.engines.store import Store
+
+
+def site_configs(federation: Federation, algorithm: Algorithm, folder: Path, device: str) -> list[SiteConfig]:
+    """A site for every client, in a folder of its own: its rows and its private state."""
+    configs = []
+    settings = algorithm.settings
+    for i, name in enumerate(federation.names):
+        place = (folder / f"{i:05d}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:60]}").resolve()
+        place.mkdir(parents=True, exist_ok=True)
+        write_rows(place / "rows.safetensors", rows_of(federation, i))
+        configs.append(
+            SiteConfig(
+                name=name,
+                rows=str(place / "rows.safetensors"),
+                state=place / "state",
+                algorithms=(settings.algorithm,),
+                encoders=(settings.predictor.encoder, settings.router.encoder),
+                min_count=settings.min_count,
+                device=device,
+            )
+        )
+    return configs
+
+
+class LoopbackEngine(FlowerEngine):
+    """A Flower engine that offers what the in-process engine offers, because everything is on this machine."""
+
+    def __init__(
+        self,
+        post: Post,
+        algorithm: Algorithm,
+        federation: Federation,
+        run: str,
+        sites: list[SiteConfig],
+        nodes: Mapping[str, int],
+        say: Callable[[str], None],
+    ):
+        super().__init__(post, algorithm, np.asarray(federation.classes), run, dict(nodes), say)
+        self._stores = {site.name: Store.of(site.state, run) for site in sites}
+
+    @property
+    def privates(self) -> dict[str, Tensors]:
+        """The sites' private states, from their disks."""
+        return {name: store.newest() for name, store in self._stores.items()}
+
+    def restore(self, round: int, privates: Mapping[str, Tensors]) -> None:
+        """Put the sites back to a checkpoint; the next round follows it."""
+        for name, private in privates.items():
+            self._stores[name].remember(self.description)
+            self._stores[name].keep((round, 2 * EVALUATION), private)

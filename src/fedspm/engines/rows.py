@@ -1,0 +1,94 @@
+"""A site's rows: a safetensors file that it made, or a function of its own. They never leave the site."""
+
+import json
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import safetensors
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from fedspm.data.federation import Federation, Part, as_input, as_labels, require_finite
+from fedspm.errors import DamagedFile, FedSPMError
+from fedspm.files import write_atomically
+
+
+@dataclass(frozen=True)
+class SiteRows:
+    """Training and test rows of one site, labels as numbers of its own classes."""
+
+    train: Part
+    test: Part
+    classes: np.ndarray
+
+    @classmethod
+    def of(cls, x: Any, y: Any, test_x: Any = None, test_y: Any = None) -> "SiteRows":
+        rows = as_input(x, where="rows")
+        held = as_input(test_x, rows.shape[1:], "test rows") if test_x is not None else rows[:0]
+        labels = as_labels(y, "rows")
+        test_labels = as_labels(test_y, "test rows") if test_y is not None else labels[:0]
+        for x_, y_, where in ((rows, labels, "rows"), (held, test_labels, "test rows")):
+            if y_.ndim != 1 or len(y_) != len(x_):
+                raise FedSPMError(f"{where}: y has shape {y_.shape}, x has {len(x_)} rows; y needs one label a row")
+            require_finite(x_, where)
+        classes, number = np.unique(np.concatenate([labels, test_labels]), return_inverse=True)
+        numbers = torch.from_numpy(number.astype(np.int64))
+        return cls(Part(rows, numbers[: len(rows)]), Part(held, numbers[len(rows) :]), classes)
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        return tuple(self.train.x.shape[1:])
+
+    def encoded(self, classes: np.ndarray) -> tuple[Part, Part]:
+        """Both parts with the numbers that all sites of a run use for the classes."""
+        order = {label: i for i, label in enumerate(classes.tolist())}
+        if unknown := [label for label in self.classes.tolist() if label not in order]:
+            raise FedSPMError(f"the server does not know this site's class {unknown[0]!r}")
+        number = torch.tensor([order[label] for label in self.classes.tolist()], dtype=torch.long)
+        return Part(self.train.x, number[self.train.y]), Part(self.test.x, number[self.test.y])
+
+
+def load_rows(source: str) -> SiteRows:
+    """`rows.safetensors`, or `package.module:function` that returns (x, y) or (x, y, test x, test y)."""
+    if ":" in source:
+        return _called(source)
+    try:
+        with safetensors.safe_open(source, "pt") as file:
+            tensors = {name: file.get_tensor(name) for name in ("x", "y", "test_x", "test_y")}
+            classes = np.asarray(json.loads((file.metadata() or {})["classes"]))
+    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
+        raise DamagedFile(f"{source} is not a file of rows that `save_rows` wrote: {error}") from error
+    train, test = Part(as_input(tensors["x"]), tensors["y"]), Part(as_input(tensors["test_x"]), tensors["test_y"])
+    return SiteRows(train, test, classes)
+
+
+def save_rows(path: str | Path, x: Any, y: Any, test_x: Any = None, test_y: Any = None) -> None:
+    """Write a site's rows where its site.toml says: `save_rows("rows.safetensors", x, y, test_x, test_y)`."""
+    write_rows(Path(path), SiteRows.of(x, y, test_x, test_y))
+
+
+def write_rows(path: Path, rows: SiteRows) -> None:
+    tensors: dict[str, Tensor] = {"x": rows.train.x, "y": rows.train.y, "test_x": rows.test.x, "test_y": rows.test.y}
+    plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
+    write_atomically(path, save(plain, {"classes": json.dumps(rows.classes.tolist())}))
+
+
+def rows_of(federation: Federation, i: int) -> SiteRows:
+    """What client i of a federation on this machine would have at its site."""
+    train = federation.train[i]
+    test = federation.test[i] if federation.test else Part(train.x[:0], train.y[:0])
+    return SiteRows(train, test, federation.classes)
+
+
+def _called(source: str) -> SiteRows:
+    module, _, function = source.partition(":")
+    try:
+        return SiteRows.of(*getattr(import_module(module), function)())
+    except FedSPMError:
+        raise
+    except Exception as error:  # whatever a function of the site's own does wrong
+        raise FedSPMError(f"rows = {source!r} cannot be loaded: {error!r}") from error

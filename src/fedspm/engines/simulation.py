@@ -1,0 +1,115 @@
+"""Flower's simulation: every client in a worker process of Ray on this machine, with messages in between."""
+
+import logging
+import os
+import time
+import warnings
+from collections.abc import Callable
+from functools import cache, partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedspm.core.algorithm import Algorithm
+from fedspm.data.federation import Federation
+from fedspm.engines.flower import Post, Waiting, client_app, introduce
+from fedspm.engines.local import keep_freed_memory
+from fedspm.engines.loopback import LoopbackEngine, site_configs
+from fedspm.engines.site import Site, SiteConfig
+from fedspm.errors import FedSPMError
+
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "RAY_USAGE_STATS_ENABLED": "0",
+    "RAY_worker_niceness": "0",  # or workers that train get what everything else on the machine leaves
+    "OMP_NUM_THREADS": "1",
+}
+Result = TypeVar("Result")
+
+
+def simulate(
+    federation: Federation,
+    algorithm: Algorithm,
+    folder: Path,
+    run: str,
+    work: Callable[[LoopbackEngine], Result],
+    *,
+    wait: float = 600.0,
+    min_clients: int = 1,
+    workers: int | str = "auto",
+    device: str = "auto",
+    say: Callable[[str], None] = lambda line: None,
+) -> Result:
+    """`work` with an engine whose sites are Ray's; their rows and private states are under `folder`."""
+    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    run_simulation = _flower()
+    waiting = Waiting(wait, min_clients)
+    sites = site_configs(federation, algorithm, folder, device)
+    outcome: list[Result] = []
+    failures: list[BaseException] = []
+    server = ServerApp()
+
+    @server.main()
+    def main(grid: Grid, context: Context) -> None:
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # the server's own arithmetic too: its bits must not depend on the machine's cores
+        try:
+            post = Post(grid, waiting)
+            while len(online := post.online()) < len(sites):  # Flower registers them while this thread starts
+                time.sleep(0.05)
+            nodes = {name: site.node for name, site in introduce(post, online, waiting.seconds).items()}
+            outcome.append(work(LoopbackEngine(post, algorithm, federation, run, sites, nodes, say)))
+        except BaseException as error:  # Flower would log it and go on; the caller wants it
+            failures.append(error)
+        finally:
+            torch.set_num_threads(threads)
+
+    cores = (os.cpu_count() or 1) if workers == "auto" else int(workers)
+    resources = {"num_cpus": 1.0, "num_gpus": 0.0 if device == "cpu" or not torch.cuda.is_available() else 1 / cores}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        run_simulation(
+            server_app=server,
+            client_app=client_app(partial(_site_here, tuple(sites))),
+            num_supernodes=len(sites),
+            backend_config={
+                "client_resources": resources,
+                "init_args": {
+                    "num_cpus": cores,
+                    "log_to_driver": False,
+                    "include_dashboard": False,
+                    "logging_level": logging.ERROR,
+                },
+            },
+        )
+    if failures:
+        raise failures[0]
+    if not outcome:
+        raise FedSPMError("Flower's simulation ended before the training did; look into its log")
+    return outcome[0]
+
+
+def _flower() -> Callable[..., None]:
+    try:
+        import ray  # noqa: F401
+        from flwr.simulation import run_simulation
+    except ImportError as error:
+        raise FedSPMError("Flower's simulation is not installed; pip install 'fedspm[flower]'") from error
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    return run_simulation
+
+
+def _site_here(sites: tuple[SiteConfig, ...], context: Context) -> Site:
+    """In a worker: the site of the virtual node that the message is for."""
+    return _made(sites[int(context.node_config["partition-id"])])
+
+
+@cache
+def _made(config: SiteConfig) -> Site:
+    keep_freed_memory()
+    return Site(config)

@@ -1,0 +1,201 @@
+"""What happens at a site: its own rows, its own disk, and the steps that its own configuration allows.
+
+Nothing here knows how messages arrive. A site answers what it was asked, keeps its private state, and refuses, with a
+sentence, whatever it was not configured for: another algorithm, another encoder, sums over fewer rows, another step.
+"""
+
+import json
+import tomllib
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import RecordDict
+from pydantic import Field, ValidationError
+
+from fedspm.algorithms import algorithm_named
+from fedspm.core.algorithm import Algorithm, Task
+from fedspm.core.local import Client
+from fedspm.core.replies import Reply, Rows, Tensors
+from fedspm.core.settings import Settings, Strict
+from fedspm.data.federation import Part
+from fedspm.engines import wire
+from fedspm.engines.local import choose_device
+from fedspm.engines.rows import SiteRows, load_rows
+from fedspm.engines.store import Store
+from fedspm.errors import FedSPMError, Refused
+from fedspm.evaluation import count_right
+from fedspm.version import __version__
+
+ENCODERS = ("auto", "resnet", "cnn", "mlp")
+
+
+class SiteConfig(Strict):
+    """site.toml: what a site is called, where its rows are, and what it is willing to do."""
+
+    name: str = Field(min_length=1, description="how the others call this site")
+    rows: str = Field(description="its rows: a safetensors file, or package.module:function (docs/deploy.md)")
+    state: Path = Field(description="folder of its private state")
+    algorithms: tuple[str, ...] = Field(("fedspm",), description="what may be trained here")
+    encoders: tuple[str, ...] = Field(ENCODERS, description="encoders that the server may ask for")
+    min_count: int = Field(10, ge=1, description="no sum over fewer rows than this leaves, whatever the server asks")
+    device: str = Field("auto", description="auto, cpu, cuda, mps")
+
+    @classmethod
+    def read(cls, path: Path) -> "SiteConfig":
+        """Paths in the file are taken from where the file is."""
+        try:
+            values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
+            config = cls.model_validate(values)
+        except (OSError, tomllib.TOMLDecodeError) as error:
+            raise FedSPMError(f"{path} cannot be read: {error}") from error
+        except ValidationError as error:
+            first = error.errors()[0]
+            raise FedSPMError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from error
+        places: dict[str, Any] = {"state": (path.parent / config.state).resolve()}
+        if ":" not in config.rows:
+            places["rows"] = str((path.parent / config.rows).resolve())
+        return config.model_copy(update=places)
+
+
+@dataclass(frozen=True)
+class Joined:
+    """A run that this site takes part in."""
+
+    algorithm: Algorithm
+    train: Part
+    test: Part
+
+    def client(self, name: str, private: Tensors, round: int) -> Client:
+        task, seed = self.algorithm.task, self.algorithm.settings.seed
+        return Client(name, task.names.index(name), self.train.x, self.train.y, private, round, seed)
+
+
+class Site:
+    """One site. It is made once and answers many messages; everything it must remember is on its disk."""
+
+    def __init__(self, config: SiteConfig):
+        self.config = config
+        self.device = torch.device(choose_device(config.device))
+        self._joined: dict[str, Joined] = {}
+
+    @cached_property
+    def rows(self) -> SiteRows:
+        return load_rows(self.config.rows)
+
+    def answer(self, content: RecordDict) -> RecordDict:
+        """The reply to a message. What a person can act on becomes a refusal that the server reads."""
+        tag: object = "?"
+        threads = torch.get_num_threads()
+        torch.set_num_threads(1)  # as the in-process engine does: the same bits
+        try:
+            header = wire.header_of(content)
+            tag = header.get("tag")
+            if header.get("step") == "join":
+                return self._join(tag)
+            return self._step(wire.Tag.parse(tag), header, content)
+        except FedSPMError as error:
+            return wire.refusal_message(tag, self.config.name, str(error))
+        finally:
+            torch.set_num_threads(threads)
+
+    def _join(self, tag: object) -> RecordDict:
+        """How the server learns who is there: name, number of rows, shape of a row, classes."""
+        rows = self.rows
+        about = {"rows": len(rows.train), "shape": list(rows.shape), "classes": json.dumps(rows.classes.tolist())}
+        return wire.message(
+            {"tag": str(tag), "site": self.config.name, "kind": "join", "version": __version__, **about}
+        )
+
+    def _step(self, tag: wire.Tag, header: wire.Header, content: RecordDict) -> RecordDict:
+        name, step, round, place = self.config.name, str(header["step"]), int(header["round"]), (tag.turn, tag.exchange)
+        store = Store.of(self.config.state, tag.run)
+        if step == "enrol":
+            return self._enrol(tag, json.loads(header["description"]), store)
+        run = self._run(store)
+        shared = self._shared(store, tag.turn, header, content)
+        arguments = self._received(wire.tensors_of(content, wire.ARGUMENTS))
+        started, private = store.before(place)
+        client = run.client(name, self._received(private), round)
+        if step == "evaluate":
+            reply: Reply = self._evaluate(run, client, shared)
+        else:
+            reply, private = self._method(run.algorithm, step)(client, shared, **arguments)
+            wire.require_declared(run.algorithm, step, names_of(reply, name))
+            store.keep(place, None if private is client.private else private)
+        return wire.reply_message(tag, name, client.n, reply, {"from": list(started)})
+
+    def _enrol(self, tag: wire.Tag, description: dict[str, Any], store: Store) -> RecordDict:
+        self._require_willing(description)
+        store.describe(description)
+        self._joined.pop(store.folder.name, None)
+        run, name = self._run(store), self.config.name
+        store.keep((tag.turn, tag.exchange), run.algorithm.enrol(run.client(name, {}, 0)))
+        return wire.reply_message(tag, name, len(run.train), Rows.of(name))
+
+    def _method(self, algorithm: Algorithm, step: str) -> Callable[..., tuple[Reply, Tensors]]:
+        if step not in algorithm.leaves and step != "personalise":
+            raise Refused(f"{algorithm.settings.algorithm} has no client step {step!r}")
+        method: Callable[..., tuple[Reply, Tensors]] = getattr(algorithm, step)
+        return method
+
+    def _evaluate(self, run: Joined, client: Client, shared: Tensors) -> Rows:
+        """Counts on this site's own test rows; none over fewer than `min_count`."""
+        enough = len(run.test) >= run.algorithm.settings.min_count
+        test = run.test if enough else Part(run.test.x[:0], run.test.y[:0])
+        return Rows.of(client.name, **count_right(run.algorithm, client.index, client.private, shared, test))
+
+    # -- what a message needs to be understood -----------------------------------------------------------------------
+
+    def _shared(self, store: Store, turn: int, header: wire.Header, content: RecordDict) -> Tensors:
+        """The shared state: what came with this message, and what came earlier in this turn."""
+        arrived = wire.tensors_of(content, wire.SHARED)
+        earlier = store.shared(turn)
+        wanted = list(header.get("kept", []))
+        if lost := [name for name in wanted if name not in earlier]:
+            raise Refused(f"this site no longer has {lost[0]!r}, which was sent earlier in this round")
+        if arrived:
+            store.keep_shared(turn, earlier | arrived)
+        return self._received({name: earlier[name] for name in wanted} | arrived)
+
+    def _received(self, tensors: Tensors) -> Tensors:
+        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+
+    def _run(self, store: Store) -> Joined:
+        name = store.folder.name
+        if name not in self._joined:
+            known = store.description()
+            self._require_willing(known)
+            settings, classes = self._settings(known), np.asarray(known["classes"])
+            task = Task(tuple(known["shape"]), len(classes), tuple(known["names"]), tuple(known["counts"]))
+            train, test = (part.to(self.device) for part in self.rows.encoded(classes))
+            self._joined[name] = Joined(algorithm_named(settings.algorithm)(settings, task), train, test)
+        return self._joined[name]
+
+    def _settings(self, description: dict[str, Any]) -> Settings:
+        try:
+            return Settings.model_validate(description["settings"])
+        except (ValidationError, KeyError) as error:
+            raise Refused(f"the settings of this run cannot be read here: {error}") from error
+
+    def _require_willing(self, description: dict[str, Any]) -> None:
+        config, settings = self.config, self._settings(description)
+        if settings.algorithm not in config.algorithms:
+            raise Refused(f"this site is configured for {', '.join(config.algorithms)}, not for {settings.algorithm!r}")
+        for role in ("predictor", "router"):
+            if (encoder := getattr(settings, role).encoder) not in config.encoders:
+                raise Refused(f"this site is not configured for the {role} encoder {encoder!r}")
+        if settings.min_count < config.min_count:
+            raise Refused(
+                f"the server asks for sums over {settings.min_count} rows, this site's min_count is {config.min_count}"
+            )
+        if config.name not in description["names"]:
+            raise Refused(f"{config.name!r} is not one of the sites of this run")
+
+
+def names_of(reply: Reply, site: str) -> list[str]:
+    return list(reply.rows.get(site, {}) if isinstance(reply, Rows) else reply.totals())

@@ -1,0 +1,126 @@
+"""A site's own disk: its private state after every exchange, tagged, atomic, never overwritten by accident.
+
+    STATE/RUN/run.json                        what the run is: settings, sites, classes, as this site joined it
+    STATE/RUN/private-TURN-EXCHANGE.safetensors
+    STATE/RUN/shared.safetensors              what the server sent last, so that it need not be sent twice a round
+
+A step of exchange (turn, k) starts from the newest private state before (turn, k). So a site that missed a round goes
+on from where it was, and a site that is ahead of a server which went back to its last checkpoint goes back as well.
+"""
+
+import json
+import re
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import safetensors
+from safetensors.torch import save
+
+from fedspm.core.replies import Tensors
+from fedspm.errors import DamagedFile, Refused
+from fedspm.files import read_json, write_atomically
+
+KEPT_TURNS = 3  # a server goes back one round at most; one more in case it dies again while it does
+Place = tuple[int, int]  # (turn, exchange)
+
+
+@dataclass(frozen=True)
+class Store:
+    """The folder of one run at one site."""
+
+    folder: Path
+
+    @classmethod
+    def of(cls, state: Path, run: str) -> "Store":
+        if not re.fullmatch(r"[A-Za-z0-9_-]{1,64}", run):  # it becomes a folder, and comes from elsewhere
+            raise Refused(f"{run!r} is not the name of a run")
+        return cls(state / run)
+
+    # -- the run -----------------------------------------------------------------------------------------------------
+
+    def describe(self, description: dict[str, Any]) -> None:
+        """Remember what the run is. A run that has trained here is not begun anew."""
+        if any(turn > 0 for turn, _ in self.places()):
+            raise Refused(
+                f"this site has already trained in this run and does not start again; delete {self.folder} if it should"
+            )
+        self.remember(description)
+
+    def remember(self, description: dict[str, Any]) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        write_atomically(self.folder / "run.json", json.dumps(description, ensure_ascii=False))
+
+    def description(self) -> dict[str, Any]:
+        if not (self.folder / "run.json").exists():
+            raise Refused(f"this site never joined the run: {self.folder} does not exist")
+        content: dict[str, Any] = read_json(self.folder / "run.json")
+        return content
+
+    # -- private state -----------------------------------------------------------------------------------------------
+
+    def places(self) -> list[Place]:
+        """Exchanges after which a private state was kept, oldest first."""
+        found = (re.fullmatch(r"private-(\d+)-(\d+)\.safetensors", file.name) for file in self.folder.glob("private-*"))
+        return sorted((int(match[1]), int(match[2])) for match in found if match)
+
+    def before(self, place: Place) -> tuple[Place, Tensors]:
+        """The newest private state from before an exchange, and where it comes from."""
+        earlier = [each for each in self.places() if each < place]
+        if not earlier:
+            raise Refused(f"this site has no private state from before exchange {place} in {self.folder}")
+        tensors, tag = load_tagged(self._file(earlier[-1]))
+        if tag != _text(earlier[-1]):
+            raise DamagedFile(f"{self._file(earlier[-1])} is tagged {tag}: it was renamed or copied")
+        return earlier[-1], tensors
+
+    def newest(self) -> Tensors:
+        return self.before((self.places()[-1][0] + 1, 0))[1] if self.places() else {}
+
+    def keep(self, place: Place, private: Tensors | None) -> None:
+        """The private state after an exchange, None if it has not changed; what is undone or old is removed.
+
+        Undone is what follows this exchange: the server has gone back to it.
+        """
+        if private is not None:
+            save_tagged(self._file(place), private, _text(place))
+        places = self.places()
+        last_of_turn = dict(places)
+        earlier = [each for each in places if each <= place]
+        for each in places:
+            turn, exchange = each
+            undone = each > place or (each == place and private is None)
+            old = turn <= place[0] - KEPT_TURNS or (turn < place[0] and exchange != last_of_turn[turn])
+            if undone or (old and each != earlier[-1]):  # the newest stays, however old it is
+                self._file(each).unlink(missing_ok=True)
+
+    def _file(self, place: Place) -> Path:
+        return self.folder / f"private-{place[0]:06d}-{place[1]:04d}.safetensors"
+
+    # -- shared state ------------------------------------------------------------------------------------------------
+
+    def keep_shared(self, turn: int, shared: Tensors) -> None:
+        save_tagged(self.folder / "shared.safetensors", shared, str(turn))
+
+    def shared(self, turn: int) -> Tensors:
+        """What the server has sent in this turn."""
+        path = self.folder / "shared.safetensors"
+        tensors, tag = load_tagged(path) if path.exists() else ({}, "")
+        return tensors if tag == str(turn) else {}
+
+
+def save_tagged(path: Path, tensors: Tensors, tag: str) -> None:
+    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
+    write_atomically(path, save(plain, {"tag": tag}))
+
+
+def load_tagged(path: Path) -> tuple[Tensors, str]:
+    try:
+        with safetensors.safe_open(path, "pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}, (file.metadata() or {}).get("tag", "")  # noqa: SIM118
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DamagedFile(f"{path} is damaged: {error}") from error
+
+
+def _text(place: Place) -> str:
+    return f"{place[0]}/{place[1]}"

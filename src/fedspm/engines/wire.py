@@ -1,0 +1,212 @@
+"""What travels between the server and the sites: dicts of tensors as Flower records, and what a reply must look like.
+
+A message is a header (`ConfigRecord`) and up to two dicts of tensors (`ArrayRecord`). Whatever a site sends is read
+here and nowhere else: a reply that is not exactly what was asked for is refused, with a sentence that names the site.
+"""
+
+from collections import Counter
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from fedspm.core.algorithm import Algorithm
+from fedspm.core.replies import Mean, Reply, Rows, Tensors
+from fedspm.errors import Refused
+
+HEADER, SHARED, ARGUMENTS, REPLY = "fedspm", "shared", "arguments", "reply"
+KINDS = {np.dtype(kind) for kind in ("float16", "float32", "float64", "int64", "int32", "uint8", "bool")}
+Header = dict[str, Any]
+Signature = frozenset[tuple[str, tuple[int, ...], torch.dtype]]
+
+
+@dataclass(frozen=True, order=True)
+class Tag:
+    """Which exchange of which run: turn 0 is the start, turn t + 1 is round t; an attempt is a repeated round."""
+
+    run: str
+    turn: int
+    exchange: int
+    attempt: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.run}/{self.turn}/{self.exchange}/{self.attempt}"
+
+    @classmethod
+    def parse(cls, text: object) -> "Tag":
+        run, *numbers = str(text).rsplit("/", 3)
+        try:
+            turn, exchange, attempt = map(int, numbers)
+        except ValueError as error:
+            raise Refused(f"{text!r} is not the tag of an exchange") from error
+        return cls(run, turn, exchange, attempt)
+
+
+# -- tensors and records ---------------------------------------------------------------------------------------------
+
+
+def to_record(tensors: Tensors) -> ArrayRecord:
+    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()})
+
+
+def to_tensors(record: ArrayRecord) -> Tensors:
+    """The tensors of a record, none of it trusted: nothing is unpickled, and only plain numbers are let through."""
+    tensors = {}
+    for name, array in record.items():
+        try:
+            values = array.numpy()  # NumPy's own format, with allow_pickle=False
+        except Exception as error:  # whatever NumPy finds wrong with bytes from elsewhere
+            raise Refused(f"{name!r} cannot be read: {error}") from error
+        if values.dtype not in KINDS:
+            raise Refused(f"{name!r} holds {values.dtype}, which is not a kind of number that is sent")
+        tensors[name] = torch.from_numpy(np.ascontiguousarray(values).reshape(values.shape))
+    return tensors
+
+
+def message(header: Header, **tensors: Tensors) -> RecordDict:
+    records: dict[str, Any] = {name: to_record(value) for name, value in tensors.items()}
+    return RecordDict({HEADER: ConfigRecord(header), **records})
+
+
+def header_of(content: RecordDict) -> Header:
+    record = content.get(HEADER)
+    if not isinstance(record, ConfigRecord):
+        raise Refused("the message has no header")
+    return dict(record)
+
+
+def tensors_of(content: RecordDict, name: str) -> Tensors:
+    record = content.get(name)
+    if not isinstance(record, ArrayRecord):
+        raise Refused(f"the message has no {name!r}")
+    return to_tensors(record)
+
+
+# -- replies ---------------------------------------------------------------------------------------------------------
+
+
+def reply_message(tag: object, site: str, rows: int, reply: Reply, more: Header | None = None) -> RecordDict:
+    """A client step's answer as it goes to the server: the tensors themselves, not yet multiplied by the weight."""
+    header = {"tag": str(tag), "site": site, "rows": rows} | (more or {})
+    if isinstance(reply, Rows):
+        return message(header | {"kind": "rows"}, **{REPLY: reply.rows.get(site, {})})
+    assert reply.sent is not None, "a reply that was merged already"
+    weight, tensors = reply.sent
+    return message(header | {"kind": "mean", "weight": weight}, **{REPLY: tensors})
+
+
+def refusal_message(tag: object, site: str, why: str) -> RecordDict:
+    return message({"tag": str(tag), "site": site, "kind": "refusal", "why": why})
+
+
+def require_declared(algorithm: Algorithm, step: str, names: Collection[str]) -> None:
+    """What leaves a client is what its algorithm declares: docs/decisions/0001. Checked where it leaves and arrives."""
+    for name in names:
+        if not {name, name.split(".")[0]} & algorithm.leaves.get(step, frozenset()):
+            raise Refused(
+                f"{name!r} is not declared to leave a client in step {step} ({type(algorithm).__name__}.leaves)"
+            )
+
+
+@dataclass(frozen=True)
+class Received:
+    """A reply that passed every check that can be made of it alone."""
+
+    site: str
+    reply: Reply
+    free: Signature  # the tensors whose shape the shared state does not give away
+
+
+class Gate:
+    """What the replies to one exchange must look like."""
+
+    def __init__(self, algorithm: Algorithm, step: str, shared: Tensors, tag: Tag):
+        self._algorithm, self._step, self._shared, self._tag = algorithm, step, shared, tag
+        self._counts = dict(zip(algorithm.task.names, algorithm.task.counts, strict=True))
+
+    def read(self, site: str, content: RecordDict) -> Received:
+        """A reply of the node that `site` runs, or `Refused`."""
+        try:
+            return self._read(site, content)
+        except Refused as error:
+            raise Refused(f"site {site!r}, round {self._tag.turn - 1}, step {self._step}: {error}") from error
+        except Exception as error:  # bytes from elsewhere: nothing they hold may stop the training
+            raise Refused(f"site {site!r}, step {self._step}: the reply cannot be read: {error!r}") from error
+
+    def _read(self, site: str, content: RecordDict) -> Received:
+        header = header_of(content)
+        kind = header.get("kind")
+        if header.get("tag") != str(self._tag):
+            raise Refused(f"the reply belongs to exchange {header.get('tag')!r}, not to {self._tag}")
+        if header.get("site") not in self._counts:
+            raise Refused(f"it answers as {header.get('site')!r}, which is not one of the sites of this run")
+        if header["site"] != site:
+            raise Refused(f"it answers as {header['site']!r}")
+        if kind == "refusal":
+            raise Refused(str(header.get("why", "it refused without a reason"))[:500])
+        if kind not in ("mean", "rows"):
+            raise Refused(f"{kind!r} is not a kind of reply")
+        rows = header.get("rows")
+        if type(rows) is not int or rows != self._counts[site]:
+            raise Refused(f"it now has {rows!r} rows, {self._counts[site]} when it joined")
+        tensors = tensors_of(content, REPLY)
+        require_declared(self._algorithm, self._step, tensors)
+        for name, value in tensors.items():
+            if value.is_floating_point() and not torch.isfinite(value).all():
+                raise Refused(f"{name!r} has a value that is not finite")
+        free = self._check_against_shared(kind, tensors)
+        reply = Rows.of(site, **tensors) if kind == "rows" else Mean(self._weight(header, site), **tensors)
+        return Received(site, reply, free)
+
+    def _weight(self, header: Header, site: str) -> float:
+        weight = header.get("weight")
+        if not isinstance(weight, float) or not 0 < weight <= self._counts[site]:  # NaN is not
+            raise Refused(f"its weight is {weight!r}; it must lie above 0 and be at most its rows")
+        return weight
+
+    def _check_against_shared(self, kind: str, tensors: Tensors) -> Signature:
+        """A tensor named as a shared one has its type and shape (a row of it, in `Rows`), and none is missing."""
+        free = set()
+        for name, value in tensors.items():
+            known = self._shared.get(name)
+            if known is None:
+                free.add((name, tuple(value.shape), value.dtype))
+                continue
+            shape = known.shape[1:] if kind == "rows" else known.shape
+            if value.shape != shape or value.dtype != known.dtype:
+                found, expected = (
+                    f"{kind} of shape {tuple(size)}"
+                    for kind, size in ((value.dtype, value.shape), (known.dtype, shape))
+                )
+                raise Refused(f"{name!r} is {found}, not {expected}")
+        declared = self._algorithm.leaves.get(self._step, frozenset())
+        if kind == "mean" and self._step not in self._algorithm.partial:
+            for name in self._shared:
+                if {name, name.split(".")[0]} & declared and name not in tensors:
+                    raise Refused(f"{name!r} is missing")
+        return frozenset(free)
+
+
+def outvoted(received: Sequence[Received]) -> dict[str, str]:
+    """Sites whose reply differs in kind, names, types or shapes from what most sites sent, and in what."""
+    signatures = {each.site: (type(each.reply).__name__, each.free) for each in received}
+    if len(set(signatures.values())) < 2:
+        return {}
+    (usual, _), *_ = Counter(signatures.values()).most_common(1)
+    return {
+        site: f"it sent {_described(*signature)} where most sites sent {_described(*usual)}"
+        for site, signature in signatures.items()
+        if signature != usual
+    }
+
+
+def _described(kind: str, free: Signature) -> str:
+    parts = [f"{name} {str(dtype).removeprefix('torch.')}{list(shape)}" for name, shape, dtype in sorted(free, key=str)]
+    return f"{kind}({', '.join(parts)})"
+
+
+def nbytes(tensors: Mapping[str, torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors.values())

@@ -1,0 +1,190 @@
+"""Replies that are not what was asked for: each is refused with a sentence that names the site, and changes nothing."""
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+from conftest import small_settings
+from fedspm.algorithms.fedspm import FedSPM
+from fedspm.engines import wire
+from fedspm.errors import Refused
+from fedspm.training import begin, one_round
+from postbox import algorithm_of, loop_engine
+
+
+def test_tensors_come_back_as_they_went():
+    tensors = {
+        "a": torch.randn(3, 4),
+        "b.weight": torch.randn(2, 3, 4, 5).contiguous(memory_format=torch.channels_last),
+        "count": torch.tensor(3.5, dtype=torch.float64),
+        "n": torch.tensor([1, 2]),
+        "empty": torch.zeros(0, 3),
+    }
+    back = wire.to_tensors(wire.to_record(tensors))
+    assert list(back) == list(tensors)
+    for name, value in tensors.items():
+        assert back[name].dtype == value.dtype
+        assert torch.equal(back[name], value)
+
+
+def test_a_tag_is_read_as_it_was_written():
+    tag = wire.Tag("some-run", 3, 1, 2)
+    assert wire.Tag.parse(str(tag)) == tag
+    with pytest.raises(Refused, match="not the tag"):
+        wire.Tag.parse("nonsense")
+
+
+def header(**changes):
+    def bad(content):
+        content["fedspm"] = ConfigRecord({**content["fedspm"], **changes})
+        return content
+
+    return bad
+
+
+def array(name, change):
+    def bad(content):
+        record = dict(content["reply"])
+        record[name] = Array(change(record[name].numpy() if name in record else np.zeros(2, np.float32)))
+        content["reply"] = ArrayRecord(record)
+        return content
+
+    return bad
+
+
+def value(number):
+    def put(values):
+        values = values.copy()
+        values.flat[0] = number
+        return values
+
+    return put
+
+
+def without(name):
+    def bad(content):
+        content["reply"] = ArrayRecord({key: each for key, each in content["reply"].items() if key != name})
+        return content
+
+    return bad
+
+
+def raw(dtype, data):
+    def bad(content):
+        record = dict(content["reply"])
+        record["tilt.gamma"] = Array(dtype, (3, 2), "numpy.ndarray", data)
+        content["reply"] = ArrayRecord(record)
+        return content
+
+    return bad
+
+
+def pickled():
+    import io
+
+    buffer = io.BytesIO()
+    np.save(buffer, np.array([{"a": 1}], dtype=object), allow_pickle=True)
+    return buffer.getvalue()
+
+
+BAD = {
+    "NaN": (array("tilt.gamma", value(np.nan)), "not finite"),
+    "infinity": (array("tilt.gamma", value(np.inf)), "not finite"),
+    "minus infinity": (array("tilt.gamma", value(-np.inf)), "not finite"),
+    "a wrong shape": (array("tilt.gamma", lambda values: values[:2]), "of shape"),
+    "a transposed shape": (array("tilt.gamma", lambda values: values.T.copy()), "of shape"),
+    "a scalar": (array("tilt.gamma", lambda values: np.array(1, np.float32)), "of shape"),
+    "double precision": (array("tilt.gamma", lambda values: values.astype(np.float64)), "float64"),
+    "whole numbers": (array("tilt.gamma", lambda values: values.astype(np.int64)), "int64"),
+    "complex numbers": (array("tilt.gamma", lambda values: values.astype(np.complex64)), "complex64"),
+    "text": (array("tilt.gamma", lambda values: np.array(["x"])), "not a kind of number"),
+    "an unknown name": (array("tilt.delta", lambda values: values), "most sites"),
+    "a head": (array("head.weight", lambda values: values), "not declared"),
+    "responsibilities": (array("responsibilities", lambda values: values), "not declared"),
+    "a missing name": (without("tilt.gamma"), "is missing"),
+    "no tensors": (lambda content: RecordDict({"fedspm": content["fedspm"]}), "no 'reply'"),
+    "no header": (lambda content: RecordDict({"reply": content["reply"]}), "no header"),
+    "an empty message": (lambda content: RecordDict(), "no header"),
+    "bytes that are no array": (raw("float32", b"nonsense"), "cannot be read"),
+    "a short array": (raw("float32", Array(np.zeros((3, 2), np.float32)).data[:-4]), "cannot be read"),
+    "a pickle": (raw("object", pickled()), "cannot be read"),
+    "more rows": (header(rows=10**6), "when it joined"),
+    "rows that are no number": (header(rows="many"), "when it joined"),
+    "no weight": (header(weight=0.0), "weight"),
+    "a negative weight": (header(weight=-90.0), "weight"),
+    "a weight beyond its rows": (header(weight=1e12), "weight"),
+    "a weight of NaN": (header(weight=float("nan")), "weight"),
+    "an unknown site": (header(site="nowhere"), "not one of the sites"),
+    "another site's name": (header(site="south"), "answers as 'south'"),
+    "a stale tag": (header(tag="run1/1/1/0"), "belongs to exchange"),
+    "another run's tag": (header(tag="run2/2/1/0"), "belongs to exchange"),
+    "an unknown kind": (header(kind="sum"), "kind of reply"),
+    "rows where a mean was due": (header(kind="rows"), "of shape"),
+    "a refusal": (header(kind="refusal", why="no time"), "no time"),
+}
+
+
+@pytest.fixture(scope="module")
+def after_a_round(vectors, tmp_path_factory):
+    """An engine whose second round can be run again and again: what arrives from north is up to `spoil`."""
+    algorithm = algorithm_of(FedSPM, small_settings(), vectors)
+    spoil = {}
+
+    def between(step, site, content):
+        return spoil[step](content) if site == "north" and step in spoil else content
+
+    torch.set_num_threads(1)
+    engine = loop_engine(vectors, algorithm, tmp_path_factory.mktemp("sites"), between)
+    shared = one_round(algorithm, engine, begin(algorithm, engine), 0)
+    spoil["maximise"] = lambda content: None  # north's reply is lost: what a round without it gives
+    without_north = one_round(algorithm, engine, shared, 1)
+    return algorithm, engine, shared, spoil, without_north
+
+
+@pytest.mark.parametrize("kind", BAD)
+def test_a_bad_reply_is_refused_and_changes_nothing(after_a_round, kind):
+    algorithm, engine, shared, spoil, expected = after_a_round
+    spoil["maximise"], why = BAD[kind]
+    before = {name: tensor.clone() for name, tensor in shared.items()}
+    engine.said.clear()
+    result = one_round(algorithm, engine, shared, 1)
+    assert len(engine.said) == 1
+    assert "'north'" in engine.said[0]
+    assert why in engine.said[0]
+    assert engine.absent.keys() == {"north"}
+    for name, tensor in before.items():
+        assert torch.equal(shared[name], tensor), name  # what was sent is as it was
+        assert torch.equal(result[name], expected[name]), name  # and nothing of the reply is in the result
+
+
+def test_a_good_reply_is_not_refused(after_a_round):
+    algorithm, engine, shared, spoil, without_north = after_a_round
+    spoil.clear()
+    engine.said.clear()
+    result = one_round(algorithm, engine, shared, 1)
+    assert engine.said == []
+    assert not torch.equal(result["tilt.xi"], without_north["tilt.xi"])
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (array("tau", value(np.nan)), "not finite"),
+        (array("tau", lambda values: values[:1]), "of shape"),
+        (array("rows", lambda values: values), "not declared"),
+        (header(kind="mean", weight=1.0), "of shape"),
+    ],
+)
+def test_a_bad_row_of_tau_is_refused_and_the_last_one_kept(after_a_round, bad, why):
+    algorithm, engine, shared, spoil, _ = after_a_round
+    spoil.clear()
+    spoil["expect"] = bad
+    engine.said.clear()
+    result = one_round(algorithm, engine, shared, 1)
+    assert why in engine.said[0]
+    assert torch.equal(result["tau"][0], shared["tau"][0])
+    assert not torch.equal(result["tau"][1], shared["tau"][1])
