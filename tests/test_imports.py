@@ -33,6 +33,7 @@ MAY_IMPORT = {
     "comparison": LEAVES | {"algorithms", "config", "grid", "runs"},
     "tables": LEAVES | {"comparison", "files", "grid", "pictures", "runs"},
     "choosing": LEAVES | {"algorithms", "comparison", "config", "files", "grid", "pictures", "runs", "tables"},
+    "serve": LEAVES | {"algorithms", "core", "data", "evaluation", "files", "mixture", "runs", "serve"},
     "report": {"data", "evaluation", "files", "pictures", "queries", "runs"},
 }
 
