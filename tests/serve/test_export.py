@@ -6,20 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-from fedspm import FederatedClassifier
 from fedspm.core.local import chunks
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.runs import Run
 from fedspm.serve.bundle import load_node, load_router
 from fedspm.serve.export import export
-
-
-def trained(federation, path, algorithm="fedspm", **settings):
-    block = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 3}
-    options = {f"{role}.{key}": value for role in ("predictor", "router") for key, value in block.items()}
-    model = FederatedClassifier(algorithm, components=2, rounds=3, workers=1, settings=options | settings)
-    model.fit(federation).save(path)
-    return model
+from serving import trained
 
 
 @pytest.mark.parametrize(

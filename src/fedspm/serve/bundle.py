@@ -19,7 +19,7 @@ import safetensors
 import torch
 from jaxtyping import Float
 from pydantic import Field, ValidationError
-from safetensors.torch import load, load_file, save
+from safetensors.torch import load, save
 from torch import Tensor
 
 from fedspm.algorithms import algorithm_named
@@ -39,7 +39,8 @@ class Card(Strict):
 
     format: int
     version: str
-    made_from: str
+    made_from: str  # fingerprint of the data
+    round: int
     settings: Settings
     shape: tuple[int, ...]
     range: tuple[float, float]
@@ -121,7 +122,7 @@ def _load(folder: Path, kind: str) -> tuple[Card, Tensors]:
     path = folder / f"{kind}.safetensors"
     try:
         card = Card.model_validate(read_json(folder / f"{kind}.json"))
-        tensors: Tensors = load_file(path)
+        tensors: Tensors = load(path.read_bytes())  # not mapped: a file that is copied over would pull it away
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))

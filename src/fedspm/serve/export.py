@@ -17,7 +17,7 @@ from fedspm.evaluation import Model
 from fedspm.files import folder_atomically
 from fedspm.randomness import torch_generator
 from fedspm.runs import GIVEN, IN_MEMORY, Run
-from fedspm.serve.bundle import FORMAT, Card, folder_names, pack, version_of
+from fedspm.serve.bundle import FORMAT, Card, folder_names, load_router, pack, version_of
 from fedspm.serve.novelty import Novelty, Sums, description
 
 
@@ -52,6 +52,7 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
         "format": FORMAT,
         "version": version,
         "made_from": run.manifest["data_fingerprint"],
+        "round": run.last_round(),
         "settings": Settings.model_validate({key: getattr(config, key) for key in Settings.model_fields}),
         "shape": task.shape,
         "range": run.manifest.get("range", (0.0, 1.0)),
@@ -71,6 +72,16 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
             card = Card(**common, names=[name], counts=[count])
             _write(temporary / "clients" / folder, "node", card, tensors)
     return Exported(version, list(task.names), measured)
+
+
+def is_current(run: Run, out: Path, false_alarms: float) -> bool:
+    """Is this the bundle of the run's newest checkpoint?"""
+    try:
+        card = load_router(out / "router").card
+    except FedSPMError:
+        return False
+    made = (card.made_from, card.round, card.false_alarms)
+    return made == (run.manifest["data_fingerprint"], run.last_round(), false_alarms)
 
 
 def servable(model: Model, name: str) -> Servable:

@@ -1,0 +1,214 @@
+"""The router: looks at a query, asks the node of the client it resembles, and says who answered and why."""
+
+import asyncio
+import base64
+import logging
+import ssl
+import time
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import httpx
+import torch
+from fastapi import FastAPI, Request
+from torch import Tensor
+
+from fedspm.data.images import encode_png
+from fedspm.errors import FedSPMError
+from fedspm.serve.batching import Batcher
+from fedspm.serve.bundle import Card, RouterModel, Sight, load_router
+from fedspm.serve.dispatch import Answered, Dispatcher, RemoteNode
+from fedspm.serve.guard import Callers, Limits, Refused
+from fedspm.serve.metrics import RouterMetrics
+from fedspm.serve.node import AT_ONCE
+from fedspm.serve.reading import read_query
+from fedspm.serve.reloading import Current
+
+DEADLINE = 5.0  # seconds that an answer may take
+WARNING = "this query resembles the data of no client; do not rely on the answer"
+log = logging.getLogger("fedspm.serve")
+
+
+@dataclass(frozen=True)
+class How:
+    """What a caller asked for besides the rows."""
+
+    mode: Literal["best", "blend"] = "best"
+    top: int = 3
+    view: bool = False
+    predict: bool = True
+
+
+@dataclass(frozen=True)
+class Looked:
+    model: RouterModel
+    sight: Sight
+
+
+class Router:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: Mapping[str, str],
+        *,
+        secret: str | None = None,
+        tokens: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        deadline: float = DEADLINE,
+        authority: Path | None = None,
+        http: httpx.AsyncClient | None = None,
+    ):
+        self.current = Current(folder, load_router)
+        self.limits = limits or Limits()
+        self.callers = Callers(tokens or {}, self.limits.rate)
+        self.metrics = RouterMetrics()
+        self.deadline = deadline
+        self.stopping = False
+        self._http = http or _client(authority)
+        if secret:
+            self._http.headers["authorization"] = f"Bearer {secret}"
+        names = self.current.model.card.names
+        if missing := [name for name in names if name not in nodes]:
+            raise FedSPMError(f"there is no address of the node of {missing[0]!r}; nodes.toml needs a line a client")
+        self.dispatcher = Dispatcher([RemoteNode(name, nodes[name], self._http, deadline / 2) for name in names])
+        self._worker = ThreadPoolExecutor(1, "look")
+        self._readers = ThreadPoolExecutor(2, "read")
+        self._batcher = Batcher(self._look, len, AT_ONCE, self.metrics.batch_rows.observe)
+        self._waiting = 0
+
+    # -- one request -------------------------------------------------------------------------------------------------
+
+    async def answer(self, request: Request, how: How) -> dict[str, Any]:
+        began = time.monotonic()
+        query = await read_query(request, self.current.model.card, self.limits, self._readers)
+        if self._waiting + len(query.x) > self.limits.waiting:
+            raise Refused(503, f"{self._waiting} rows are waiting already; try again later", {"retry-after": "1"})
+        self._waiting += len(query.x)
+        self.metrics.waiting.set(self._waiting)
+        try:
+            looked = await self._batcher.ask(query.x)
+            answered = await self._predict(query.x, looked, how, began + self.deadline) if how.predict else None
+        finally:
+            self._waiting -= len(query.x)
+            self.metrics.waiting.set(self._waiting)
+        answers = replies(looked, answered)
+        self._count(answers)
+        seconds = {"seconds": round(time.monotonic() - began, 6)}
+        if not query.single:
+            return {"answers": answers} | seconds
+        view = {"view": _data_url(query.x[0])} if how.view and len(looked.model.card.shape) == 3 else {}
+        return answers[0] | view | seconds
+
+    async def _predict(self, x: Tensor, looked: Looked, how: How, deadline: float) -> Answered:
+        version = looked.model.card.version
+        if how.mode == "blend":
+            return await self.dispatcher.blend(version, x, looked.sight, deadline, how.top)
+        return await self.dispatcher.best(version, x, looked.sight, deadline)
+
+    async def _look(self, questions: list[Tensor]) -> list[Looked]:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._compute, questions)
+
+    def _compute(self, questions: list[Tensor]) -> list[Looked]:
+        model, sizes = self.current.model, [len(x) for x in questions]
+        sight = model.look(questions[0] if len(questions) == 1 else torch.cat(questions))
+        if len(questions) == 1:
+            return [Looked(model, sight)]
+        names = list(sight.features)
+        features = zip(*(sight.features[name].split(sizes) for name in names), strict=True)
+        novelty = [None] * len(sizes) if sight.novelty is None else sight.novelty.split(sizes)
+        parts = zip(features, sight.posterior.split(sizes), sight.components.split(sizes), novelty, strict=True)
+        return [Looked(model, Sight(dict(zip(names, f, strict=True)), p, c, v)) for f, p, c, v in parts]
+
+    def _count(self, answers: list[dict[str, Any]]) -> None:
+        self.metrics.rows.inc(len(answers))
+        for answer in answers:
+            if answer["novel"]:
+                self.metrics.novel.inc()
+            if "answered_by" in answer:
+                self.metrics.answered.labels(answer["answered_by"]).inc()
+                if answer["fallback"]:
+                    self.metrics.fallbacks.labels(answer["client"]).inc()
+
+    # -- the service -------------------------------------------------------------------------------------------------
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Everybody's name, share and health."""
+        card: Card = self.current.model.card
+        found = []
+        for name, count, node in zip(card.names, card.counts, self.dispatcher.nodes, strict=True):
+            self.metrics.up.labels(name).set(node.up)
+            found.append(
+                {
+                    "client": name,
+                    "rows": count,
+                    "share": count / sum(card.counts),
+                    "up": node.up,
+                    "trouble": node.trouble,
+                    "milliseconds": None if node.latency is None else round(1000 * node.latency, 1),
+                }
+            )
+        return found
+
+    @asynccontextmanager
+    async def living(self, app: FastAPI) -> AsyncIterator[None]:
+        async def ready(model: RouterModel) -> bool:
+            return await self.dispatcher.have(model.card.version)
+
+        _ = self.current.model.algorithm
+        tasks = [asyncio.create_task(self.dispatcher.watch()), asyncio.create_task(self.current.watch(ready))]
+        yield
+        self.stopping = True
+        for task in tasks:
+            task.cancel()
+        await self._http.aclose()
+        self._worker.shutdown()
+        self._readers.shutdown()
+
+
+def replies(looked: Looked, answered: Answered | None) -> list[dict[str, Any]]:
+    """One reply a row: who was meant and who answered, what, and how sure the system is of both."""
+    card, sight = looked.model.card, looked.sight
+    labels = [str(label) for label in card.classes]
+    novelty = [None] * len(sight.posterior) if sight.novelty is None else sight.novelty.tolist()
+    found = []
+    for row, (posterior, new) in enumerate(zip(sight.posterior.tolist(), novelty, strict=True)):
+        meant = max(range(len(posterior)), key=posterior.__getitem__)
+        novel = None if new is None or card.false_alarms is None else new >= 1 - card.false_alarms
+        reply: dict[str, Any] = {
+            "client": card.names[meant],
+            "posterior": dict(zip(card.names, posterior, strict=True)),
+            "novel": novel,
+            "novelty": new,
+        }
+        who = meant
+        if answered is not None:
+            weights, probabilities = answered.weights[row], answered.probabilities[row].tolist()
+            who = max(weights, key=weights.__getitem__)
+            best = max(range(len(probabilities)), key=probabilities.__getitem__)
+            reply |= {
+                "answered_by": card.names[who],
+                "weights": {card.names[i]: weight for i, weight in weights.items()},
+                "fallback": meant not in weights,
+                "prediction": card.classes[best],
+                "probabilities": dict(zip(labels, probabilities, strict=True)),
+            }
+        reply["components"] = sight.components[row, who].tolist()
+        if novel:
+            reply["warning"] = WARNING
+        found.append(reply)
+    return found
+
+
+def _data_url(x: Tensor) -> str:
+    return "data:image/png;base64," + base64.b64encode(encode_png(x)).decode()
+
+
+def _client(authority: Path | None) -> httpx.AsyncClient:
+    """Connections to the nodes are kept; a node closes them later than we do."""
+    limits = httpx.Limits(max_connections=256, max_keepalive_connections=256, keepalive_expiry=30)
+    trusted = ssl.create_default_context(cafile=str(authority) if authority else None)
+    return httpx.AsyncClient(limits=limits, verify=trusted, trust_env=False)
