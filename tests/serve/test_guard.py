@@ -62,7 +62,7 @@ def test_tokens_are_compared_in_constant_time(served, monkeypatch):
 
 def test_a_node_answers_only_who_knows_the_secret(served):
     async def act(http, router, board):
-        router.dispatcher.nodes[0]._http.headers["authorization"] = "Bearer another secret"
+        board.secret = "another secret"
         return await http.post("/v1/predict", json={"x": ROW})
 
     assert ask(served[2], act).status_code == 503

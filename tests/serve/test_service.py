@@ -143,7 +143,7 @@ def test_a_new_bundle_is_swapped_in_without_dropping_a_request(served, vectors, 
     other = trained(vectors, tmp_path / "other", rounds=5)
 
     async def act(http, router, board):
-        nodes = [transport.app.router.lifespan_context for transport in board._transports.values()]
+        nodes = [app.router.lifespan_context for app in board.apps.values()]
         contexts = [make(None) for make in nodes]
         for context in contexts:
             await context.__aenter__()

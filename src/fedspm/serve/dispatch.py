@@ -1,12 +1,13 @@
 """Whom the router asks: the best client's node first, the next best if it is down or slow."""
 
 import asyncio
+import json
 import logging
 import time
 from dataclasses import dataclass
+from http import HTTPStatus
 from typing import Any
 
-import httpx
 import torch
 from jaxtyping import Float
 from torch import Tensor
@@ -17,8 +18,10 @@ from fedspm.serve.batching import Batcher
 from fedspm.serve.bundle import Sight, pack, unpack
 from fedspm.serve.guard import Refused
 from fedspm.serve.node import AT_ONCE, TENSORS, VERSION
+from fedspm.serve.transport import NodeFailed, Transport
 
-PROBE_EVERY = 0.5  # seconds between two looks at a node
+PROBE_EVERY = 2.0  # seconds between two looks at a node; queries themselves show sooner that one is gone
+PROBE_DOWN_EVERY = 0.25
 PROBE_PATIENCE = 1.0
 LIGHTEST = 1e-3  # a client with less of the posterior is not asked for a blend
 log = logging.getLogger("fedspm.serve")
@@ -31,21 +34,17 @@ class Question:
     features: Tensors
 
 
-class NodeFailed(Exception):
-    """This node does not answer now; another may."""
-
-
 class RemoteNode:
     """One node as the router sees it. At most one batch is on its way; what comes meanwhile is the next."""
 
-    def __init__(self, name: str, url: str, http: httpx.AsyncClient, patience: float):
+    def __init__(self, name: str, url: str, transport: Transport, patience: float):
         self.name = name
         self.up = True
         self.trouble: str | None = None
         self.versions: list[str] = []
         self.latency: float | None = None  # seconds of the last probe
         self._url = url.rstrip("/")
-        self._http = http
+        self._transport = transport
         self._patience = patience
         self._batcher = Batcher(self._post, lambda question: len(question.x), AT_ONCE)
 
@@ -69,24 +68,24 @@ class RemoteNode:
         tensors = {name: torch.cat([each.features[name] for each in mine]) for name in mine[0].features}
         tensors["x"] = torch.cat([each.x for each in mine])
         headers = {"content-type": TENSORS, VERSION: version}
+        status, content = await self._transport.send(
+            "POST", f"{self._url}/v1/answer", self._patience, pack(tensors), headers
+        )
+        if status != HTTPStatus.OK:
+            raise NodeFailed(f"the node refused: {status}")
         try:
-            response = await self._http.post(
-                f"{self._url}/v1/answer", content=pack(tensors), headers=headers, timeout=self._patience
-            )
-            if response.status_code != httpx.codes.OK:
-                raise NodeFailed(f"the node refused: {response.status_code}")
-            probabilities: Tensor = unpack(response.content)["probabilities"]
-        except (httpx.HTTPError, FedSPMError, KeyError) as error:
-            raise NodeFailed(f"the node cannot be reached: {type(error).__name__}") from error
+            probabilities: Tensor = unpack(content)["probabilities"]
+        except (FedSPMError, KeyError) as error:
+            raise NodeFailed("the node answered something else than probabilities") from error
         return dict(zip(map(id, mine), probabilities.split([len(each.x) for each in mine]), strict=True))
 
     async def probe(self) -> None:
         began = time.perf_counter()
         try:
-            response = await self._http.get(f"{self._url}/healthz", timeout=PROBE_PATIENCE)
-            health: dict[str, Any] = response.json() if response.status_code == httpx.codes.OK else {}
-        except (httpx.HTTPError, ValueError) as error:
-            return self._down(f"the node cannot be reached: {type(error).__name__}")
+            status, content = await self._transport.send("GET", f"{self._url}/healthz", PROBE_PATIENCE)
+            health: dict[str, Any] = json.loads(content) if status == HTTPStatus.OK else {}
+        except (NodeFailed, ValueError) as error:
+            return self._down(str(error))
         if health.get("client") != self.name:
             return self._down(f"{self._url} is not the node of {self.name}")
         if not self.up:
@@ -113,12 +112,17 @@ class Dispatcher:
 
     async def watch(self) -> None:
         """Probe all nodes, for ever."""
-        while True:
-            await asyncio.gather(*(node.probe() for node in self.nodes))
-            await asyncio.sleep(PROBE_EVERY)
+
+        async def watch_one(node: RemoteNode) -> None:
+            while True:
+                await node.probe()
+                await asyncio.sleep(PROBE_EVERY if node.up else PROBE_DOWN_EVERY)
+
+        await asyncio.gather(*(watch_one(node) for node in self.nodes))
 
     async def have(self, version: str) -> bool:
         """Do all nodes that are up have this version?"""
+        await asyncio.gather(*(node.probe() for node in self.nodes))
         up = [node for node in self.nodes if node.up]
         return bool(up) and all(version in node.versions for node in up)
 

@@ -10,7 +10,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from multiprocessing.connection import Connection
+from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
 
@@ -23,7 +23,7 @@ from fedspm.serve.guard import Listen
 from fedspm.serve.node import node_app
 
 DRAIN = 30  # seconds that requests have to end when a process is told to stop
-LOOK_EVERY = 0.2  # seconds between two looks at the nodes' processes
+LOOK_EVERY = 1.0  # seconds until a stop is noticed
 
 
 def serve(app: FastAPI, listen: Listen) -> None:
@@ -68,7 +68,8 @@ def nodes_of(bundle: Path) -> Iterator[tuple[dict[str, str], str]]:
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that what follows `yield` runs
 
     def keep() -> None:
-        while not stop.wait(LOOK_EVERY):
+        while not stop.is_set():
+            wait([keeper.sentinel for keeper in crew], LOOK_EVERY)  # until one dies
             for keeper in crew:
                 keeper.revive()
 
@@ -101,6 +102,12 @@ class Keeper:
         self._process = context.Process(target=_node, args=(*self._arguments, watched), daemon=True)
         self._process.start()
         watched.close()
+
+    @property
+    def sentinel(self) -> int:
+        """Becomes readable when the process ends."""
+        assert self._process
+        return self._process.sentinel
 
     def revive(self) -> None:
         with self._lock:

@@ -3,7 +3,6 @@
 import asyncio
 import base64
 import logging
-import ssl
 import time
 from collections.abc import AsyncIterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -12,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
-import httpx
 import torch
 from fastapi import FastAPI, Request
 from torch import Tensor
@@ -27,6 +25,7 @@ from fedspm.serve.metrics import RouterMetrics
 from fedspm.serve.node import AT_ONCE
 from fedspm.serve.reading import read_query
 from fedspm.serve.reloading import Current
+from fedspm.serve.transport import Http, Transport
 
 DEADLINE = 5.0  # seconds that an answer may take
 WARNING = "this query resembles the data of no client; do not rely on the answer"
@@ -60,7 +59,7 @@ class Router:
         limits: Limits | None = None,
         deadline: float = DEADLINE,
         authority: Path | None = None,
-        http: httpx.AsyncClient | None = None,
+        transport: Transport | None = None,
     ):
         self.current = Current(folder, load_router)
         self.limits = limits or Limits()
@@ -68,13 +67,11 @@ class Router:
         self.metrics = RouterMetrics()
         self.deadline = deadline
         self.stopping = False
-        self._http = http or _client(authority)
-        if secret:
-            self._http.headers["authorization"] = f"Bearer {secret}"
+        self._transport = transport or Http(secret, authority)
         names = self.current.model.card.names
         if missing := [name for name in names if name not in nodes]:
             raise FedSPMError(f"there is no address of the node of {missing[0]!r}; nodes.toml needs a line a client")
-        self.dispatcher = Dispatcher([RemoteNode(name, nodes[name], self._http, deadline / 2) for name in names])
+        self.dispatcher = Dispatcher([RemoteNode(name, nodes[name], self._transport, deadline / 2) for name in names])
         self._worker = ThreadPoolExecutor(1, "look")
         self._readers = ThreadPoolExecutor(2, "read")
         self._batcher = Batcher(self._look, len, AT_ONCE, self.metrics.batch_rows.observe)
@@ -164,7 +161,7 @@ class Router:
         self.stopping = True
         for task in tasks:
             task.cancel()
-        await self._http.aclose()
+        await self._transport.close()
         self._worker.shutdown()
         self._readers.shutdown()
 
@@ -205,10 +202,3 @@ def replies(looked: Looked, answered: Answered | None) -> list[dict[str, Any]]:
 
 def _data_url(x: Tensor) -> str:
     return "data:image/png;base64," + base64.b64encode(encode_png(x)).decode()
-
-
-def _client(authority: Path | None) -> httpx.AsyncClient:
-    """Connections to the nodes are kept; a node closes them later than we do."""
-    limits = httpx.Limits(max_connections=256, max_keepalive_connections=256, keepalive_expiry=30)
-    trusted = ssl.create_default_context(cafile=str(authority) if authority else None)
-    return httpx.AsyncClient(limits=limits, verify=trusted, trust_env=False)

@@ -52,6 +52,7 @@ async function ask(image) {
 function say(text, wrong = false) {
   $("status").textContent = text;
   $("status").classList.toggle("wrong", wrong);
+  $("status").classList.remove("heard");
 }
 
 function fail(message) {
@@ -88,6 +89,7 @@ function show(answer) {
   bars("components", answer.components.map((value, c) => [`component ${c + 1}`, value]));
   $("components-title").textContent = `Components inside ${answer.answered_by}`;
   say(`${answer.prediction}, answered by ${answer.answered_by}.`);
+  $("status").classList.add("heard"); // for those who listen; the others see it below
 }
 
 function banner(kind, title, text) {
