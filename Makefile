@@ -6,7 +6,7 @@ READY  := $(VENV)/.ready
 RUN    ?= runs/first
 
 .DEFAULT_GOAL := help
-.PHONY: help run test check bench wheel clean
+.PHONY: help run serve test check bench wheel clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 10
@@ -19,6 +19,9 @@ run: $(READY)  ## set up, then train on the images that ship with the package (u
 	else \
 		$(BIN)/fedspm train --rounds 60 --out $(RUN); \
 	fi
+
+serve: run  ## the same, then answer queries at http://127.0.0.1:8000/
+	$(BIN)/fedspm serve all $(RUN)
 
 test: $(READY)  ## run every test
 	$(BIN)/python -m pytest

@@ -151,11 +151,14 @@ def test_nothing_of_a_query_is_logged(served, caplog):
         await http.post("/v1/predict?secretly=8765", json={"x": [8765.4321] * 6})
         await http.post("/v1/predict", content=b"8765 is no JSON", headers={"content-type": "application/json"})
         await http.get("/8765")
+        form = {"content-type": "multipart/form-data; boundary=b"}
+        await http.post("/v1/predict", content=b"--b8765", headers=form)
 
     with caplog.at_level(logging.DEBUG, "fedspm.serve"):
         ask(served[2], act)
     assert "/v1/predict 200" in caplog.text
     assert "8765" not in caplog.text
+    assert {record.name for record in caplog.records} <= {"fedspm.serve", "httpx"}
 
 
 def test_beyond_loopback_only_with_tls_and_tokens(tmp_path):

@@ -9,6 +9,7 @@ import torch
 from safetensors.torch import save
 
 from fedspm.runs import Run
+from fedspm.serve.dispatch import taken
 from fedspm.serve.export import export
 from serving import service, trained
 
@@ -84,6 +85,24 @@ def test_a_slow_node_is_replaced_within_the_deadline(served, rows):
     reply, seconds = ask(bundle, act, deadline=1.0)
     assert reply["fallback"] is True
     assert seconds < 1.0
+
+
+def test_nobody_waits_for_a_node_that_a_probe_found_gone(served, rows):
+    model, _, bundle = served
+    best = int(model.route(rows[:1])[0].argmax())
+
+    async def act(http, router, board):
+        board.slow = {model.client_names_[best]: 30}
+        asked = asyncio.create_task(http.post("/v1/predict", json={"x": rows[0].tolist()}))
+        while not board.asked:
+            await asyncio.sleep(0.01)
+        began = time.monotonic()
+        router.dispatcher.nodes[best]._down("a probe found it gone")
+        return (await asked).json(), time.monotonic() - began
+
+    reply, seconds = ask(bundle, act, deadline=60.0)
+    assert reply["fallback"] is True
+    assert seconds < 5
 
 
 def test_no_node_left_is_503_with_a_sentence_and_they_come_back(served, rows):
@@ -183,6 +202,13 @@ def test_a_damaged_bundle_is_not_swapped_in(served, rows, tmp_path):
         ).status_code
 
     assert ask(bundle, act) == (version, 200)
+
+
+def test_rows_of_images_are_taken_as_indexing_takes_them():
+    x = torch.rand(6, 3, 5, 4).contiguous(memory_format=torch.channels_last)
+    found = taken(x, [4, 0, 4])
+    assert torch.equal(found, x[[4, 0, 4]])
+    assert found.is_contiguous(memory_format=torch.channels_last)
 
 
 def test_health_metrics_and_openapi(served, rows):

@@ -86,7 +86,7 @@ def router(
     tls_key: Key = None,
     node_ca: Annotated[Path | None, typer.Option(help="Certificate (PEM) that signed the nodes'.")] = None,
     samples: Annotated[Path | None, typer.Option(help="Folder of PNG files that the page offers.")] = None,
-    deadline: Deadline = 5.0,
+    deadline: Deadline = 10.0,
     rate: Rate = 1000.0,
     max_rows: Batch = 512,
     max_megabytes: Megabytes = 16,
@@ -117,7 +117,7 @@ def everything(
     run: RunFolder,
     port: Port = 8000,
     tokens: Tokens = None,
-    deadline: Deadline = 5.0,
+    deadline: Deadline = 10.0,
     rate: Rate = 1000.0,
     false_alarms: FalseAlarms = 0.05,
 ) -> None:

@@ -24,6 +24,7 @@ class Batcher(Generic[Question, Answer]):
         self._most = most
         self._seen = seen
         self._waiting: deque[tuple[Question, asyncio.Future[Answer]]] = deque()
+        self._computed: list[tuple[Question, asyncio.Future[Answer]]] = []
         self._task: asyncio.Task[None] | None = None
 
     async def ask(self, question: Question) -> Answer:
@@ -33,9 +34,17 @@ class Batcher(Generic[Question, Answer]):
             self._task = asyncio.create_task(self._drain())
         return await future
 
+    def abandon(self, error: Exception) -> None:
+        """Whoever waits gets this error now."""
+        for _, future in (*self._computed, *self._waiting):
+            if not future.done():
+                future.set_exception(error)
+        self._waiting.clear()
+
     async def _drain(self) -> None:
         try:
             while batch := self._next():
+                self._computed = batch
                 await self._answer(batch)
         finally:
             self._task = None

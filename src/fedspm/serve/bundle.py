@@ -156,6 +156,20 @@ def pack(tensors: Mapping[str, Tensor]) -> bytes:
     return content
 
 
+def packed_rows(x: Float[Tensor, "n *shape"], features: Tensors) -> bytes:
+    """Rows on their way to a node. Images are laid out channels last, and go as they lie in memory."""
+    return pack(features | ({"images": x.permute(0, 2, 3, 1)} if x.ndim == 4 else {"x": x}))
+
+
+def unpacked_rows(content: bytes) -> tuple[Tensor, Tensors]:
+    tensors = unpack(content)
+    if "images" in tensors and tensors["images"].ndim == 4:
+        return tensors.pop("images").permute(0, 3, 1, 2), tensors
+    if "x" not in tensors:
+        raise FedSPMError("the body has neither images nor a tensor named x")
+    return tensors.pop("x"), tensors
+
+
 def unpack(content: bytes) -> dict[str, Any]:
     try:
         tensors: dict[str, Any] = load(content)

@@ -15,14 +15,14 @@ from torch import Tensor
 from fedspm.core.replies import Tensors
 from fedspm.errors import FedSPMError
 from fedspm.serve.batching import Batcher
-from fedspm.serve.bundle import Sight, pack, unpack
+from fedspm.serve.bundle import Sight, packed_rows, unpack
 from fedspm.serve.guard import Refused
 from fedspm.serve.node import AT_ONCE, TENSORS, VERSION
 from fedspm.serve.transport import NodeFailed, Transport
 
 PROBE_EVERY = 2.0  # seconds between two looks at a node; queries themselves show sooner that one is gone
 PROBE_DOWN_EVERY = 0.25
-PROBE_PATIENCE = 1.0
+PROBE_PATIENCE = 2.0
 LIGHTEST = 1e-3  # a client with less of the posterior is not asked for a blend
 log = logging.getLogger("fedspm.serve")
 
@@ -65,16 +65,14 @@ class RemoteNode:
 
     async def _post_version(self, version: str, questions: list[Question]) -> dict[int, Tensor]:
         mine = [each for each in questions if each.version == version]
-        tensors = {name: torch.cat([each.features[name] for each in mine]) for name in mine[0].features}
-        tensors["x"] = torch.cat([each.x for each in mine])
+        features = {name: torch.cat([each.features[name] for each in mine]) for name in mine[0].features}
+        content = packed_rows(torch.cat([each.x for each in mine]), features)
         headers = {"content-type": TENSORS, VERSION: version}
-        status, content = await self._transport.send(
-            "POST", f"{self._url}/v1/answer", self._patience, pack(tensors), headers
-        )
+        status, reply = await self._transport.send("POST", f"{self._url}/v1/answer", self._patience, content, headers)
         if status != HTTPStatus.OK:
             raise NodeFailed(f"the node refused: {status}")
         try:
-            probabilities: Tensor = unpack(content)["probabilities"]
+            probabilities: Tensor = unpack(reply)["probabilities"]
         except (FedSPMError, KeyError) as error:
             raise NodeFailed("the node answered something else than probabilities") from error
         return dict(zip(map(id, mine), probabilities.split([len(each.x) for each in mine]), strict=True))
@@ -98,6 +96,7 @@ class RemoteNode:
         if self.up:
             log.warning("node %s is down: %s", self.name, why)
         self.up, self.trouble = False, why
+        self._batcher.abandon(NodeFailed(why))  # nobody waits for a node that is known to be gone
 
 
 @dataclass(frozen=True)
@@ -129,21 +128,26 @@ class Dispatcher:
     async def best(self, version: str, x: Tensor, sight: Sight, deadline: float) -> Answered:
         """Every row by its best client that answers. An attempt may take half of the time that is left."""
         order: list[list[int]] = sight.posterior.argsort(dim=1, descending=True).tolist()
-        found: dict[int, tuple[int, Tensor]] = {}
+        probabilities: Tensor | None = None
+        answered_by = [-1] * len(order)
         tried: list[set[int]] = [set() for _ in order]
-        while len(found) < len(order):
+        while -1 in answered_by:
             left = deadline - time.monotonic()
             groups: dict[int, list[int]] = {}
-            for row in (row for row in range(len(order)) if row not in found):
+            for row in (row for row, client in enumerate(answered_by) if client < 0):
                 groups.setdefault(self._next(order[row], tried[row], left), []).append(row)
             asked = [self._ask(client, rows, version, x, sight, left / 2) for client, rows in groups.items()]
             for (client, rows), answer in zip(groups.items(), await asyncio.gather(*asked), strict=True):
-                for place, row in enumerate(rows):
+                if answer is not None:
+                    probabilities = (
+                        answer.new_empty(len(x), answer.shape[1]) if probabilities is None else probabilities
+                    )
+                    probabilities[rows] = answer
+                for row in rows:
                     tried[row].add(client)
-                    if answer is not None:
-                        found[row] = client, answer[place]
-        everybody = [found[row] for row in range(len(order))]
-        return Answered(torch.stack([answer for _, answer in everybody]), [{client: 1.0} for client, _ in everybody])
+                    answered_by[row] = -1 if answer is None else client
+        assert probabilities is not None
+        return Answered(probabilities, [{client: 1.0} for client in answered_by])
 
     async def blend(self, version: str, x: Tensor, sight: Sight, deadline: float, top: int) -> Answered:
         """Σ_i P(i | x) P_i(k | x) over the `top` likeliest clients that answer."""
@@ -171,7 +175,7 @@ class Dispatcher:
     ) -> Tensor | None:
         whole = len(rows) == len(x)
         features = sight.features if whole else {name: value[rows] for name, value in sight.features.items()}
-        return await self.nodes[client].ask(Question(version, x if whole else x[rows], features), patience)
+        return await self.nodes[client].ask(Question(version, x if whole else taken(x, rows), features), patience)
 
     def _next(self, order: list[int], tried: set[int], left: float) -> int:
         """The likeliest client that was not tried: one that is up, or else one that may have come back."""
@@ -181,6 +185,16 @@ class Dispatcher:
             why = "no node could answer" if not rest else "no node answered in time"
             raise Refused(503, f"{why} (down: {down}); try again later", {"retry-after": "1"})
         return next((client for client in rest if self.nodes[client].up), rest[0])
+
+
+def taken(x: Float[Tensor, "n *shape"], rows: list[int]) -> Float[Tensor, "some *shape"]:
+    """x[rows], row by row as they lie in memory: images are channels last, where plain indexing goes pixel by pixel."""
+    chosen = torch.tensor(rows)
+    if x.ndim != 4:
+        return x.index_select(0, chosen)
+    return (
+        x.permute(0, 2, 3, 1).flatten(1).index_select(0, chosen).view(-1, *x.shape[2:], x.shape[1]).permute(0, 3, 1, 2)
+    )
 
 
 def _rows(sight: Sight, rows: list[int]) -> Sight:

@@ -18,7 +18,7 @@ from fedspm.core.replies import Tensors
 from fedspm.data.federation import as_input
 from fedspm.errors import FedSPMError
 from fedspm.serve.batching import Batcher
-from fedspm.serve.bundle import NodeModel, load_node, pack, unpack
+from fedspm.serve.bundle import NodeModel, load_node, pack, unpacked_rows
 from fedspm.serve.errors import speaking
 from fedspm.serve.guard import Refused, bearer, read_body
 from fedspm.serve.metrics import NodeMetrics
@@ -52,12 +52,9 @@ class Node:
         model = self.current.of_version(version)
         if model is None:
             raise Refused(409, f"this node has version {' and '.join(self.current.versions())}, not {version!r}")
-        tensors = unpack(await read_body(request, LARGEST))
-        x = tensors.pop("x", None)
-        if x is None:
-            raise Refused(422, "the body has no tensor named x")
+        x, features = unpacked_rows(await read_body(request, LARGEST))
         try:
-            task = Task(model, as_input(x, model.card.shape), tensors)
+            task = Task(model, as_input(x, model.card.shape), features)
             return await self._batcher.ask(task)
         except (FedSPMError, KeyError, RuntimeError, ValueError) as error:
             raise Refused(422, f"the rows do not fit this node: {str(error).splitlines()[0]}") from error

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import logging
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from fedspm.serve.bundle import Card, unpack
 from fedspm.serve.guard import Limits, Refused, read_body
 
 TENSORS = "application/x-safetensors"
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs bytes of what it cannot read
 KNOWN = f"image/*, multipart/form-data, application/json or {TENSORS}"
 
 

@@ -27,7 +27,7 @@ from fedspm.serve.reading import read_query
 from fedspm.serve.reloading import Current
 from fedspm.serve.transport import Http, Transport
 
-DEADLINE = 5.0  # seconds that an answer may take
+DEADLINE = 10.0  # seconds that an answer may take
 WARNING = "this query resembles the data of no client; do not rely on the answer"
 log = logging.getLogger("fedspm.serve")
 
@@ -170,33 +170,33 @@ def replies(looked: Looked, answered: Answered | None) -> list[dict[str, Any]]:
     """One reply a row: who was meant and who answered, what, and how sure the system is of both."""
     card, sight = looked.model.card, looked.sight
     labels = [str(label) for label in card.classes]
-    novelty = [None] * len(sight.posterior) if sight.novelty is None else sight.novelty.tolist()
-    found = []
-    for row, (posterior, new) in enumerate(zip(sight.posterior.tolist(), novelty, strict=True)):
-        meant = max(range(len(posterior)), key=posterior.__getitem__)
+    meant = sight.posterior.argmax(1).tolist()
+    who = meant if answered is None else [max(weights, key=weights.__getitem__) for weights in answered.weights]
+    components = sight.components[torch.arange(len(who)), who].tolist()
+    novelty = [None] * len(who) if sight.novelty is None else sight.novelty.tolist()
+    found: list[dict[str, Any]] = []
+    for row, posterior in enumerate(sight.posterior.tolist()):
+        new = novelty[row]
         novel = None if new is None or card.false_alarms is None else new >= 1 - card.false_alarms
-        reply: dict[str, Any] = {
-            "client": card.names[meant],
+        reply = {
+            "client": card.names[meant[row]],
             "posterior": dict(zip(card.names, posterior, strict=True)),
+            "components": components[row],
             "novel": novel,
             "novelty": new,
         }
-        who = meant
-        if answered is not None:
-            weights, probabilities = answered.weights[row], answered.probabilities[row].tolist()
-            who = max(weights, key=weights.__getitem__)
-            best = max(range(len(probabilities)), key=probabilities.__getitem__)
-            reply |= {
-                "answered_by": card.names[who],
+        found.append(reply | ({"warning": WARNING} if novel else {}))
+    if answered is not None:
+        best = answered.probabilities.argmax(1).tolist()
+        for row, probabilities in enumerate(answered.probabilities.tolist()):
+            weights = answered.weights[row]
+            found[row] |= {
+                "answered_by": card.names[who[row]],
                 "weights": {card.names[i]: weight for i, weight in weights.items()},
-                "fallback": meant not in weights,
-                "prediction": card.classes[best],
+                "fallback": meant[row] not in weights,
+                "prediction": card.classes[best[row]],
                 "probabilities": dict(zip(labels, probabilities, strict=True)),
             }
-        reply["components"] = sight.components[row, who].tolist()
-        if novel:
-            reply["warning"] = WARNING
-        found.append(reply)
     return found
 
 
