@@ -3,10 +3,11 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 READY  := $(VENV)/.ready
+DEV    := $(VENV)/.ready-dev
 RUN    ?= runs/first
 
 .DEFAULT_GOAL := help
-.PHONY: help run test test-faults check bench wheel clean
+.PHONY: help run serve test test-faults check bench wheel clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -20,30 +21,39 @@ run: $(READY)  ## set up, then train on the images that ship with the package (u
 		$(BIN)/fedspm train --rounds 60 --out $(RUN); \
 	fi
 
-test: $(READY)  ## run every test
+serve: run  ## the same, then answer queries at http://127.0.0.1:8000/
+	$(BIN)/fedspm serve all $(RUN)
+
+test: $(DEV)  ## run every test
 	$(BIN)/python -m pytest
 
-test-faults: $(READY)  ## run the tests that start and kill real servers and sites (about a quarter of an hour)
+test-faults: $(DEV)  ## run the tests that start and kill real servers and sites (about a quarter of an hour)
 	$(BIN)/python -m pytest tests/faults --override-ini=testpaths=tests/faults
 
-check: $(READY)  ## lint and type-check
+check: $(DEV)  ## lint and type-check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-bench: $(READY)  ## measure a round against bare tensor work
+bench: $(DEV)  ## measure a round against bare tensor work
 	$(BIN)/fedspm bench round
 
-wheel: $(READY)  ## build dist/fedspm-*.whl
+wheel: $(DEV)  ## build dist/fedspm-*.whl
 	$(BIN)/python -m build --wheel
 
 clean:  ## remove the environment and what was built (runs stay)
 	rm -rf $(VENV) dist build .pytest_cache .mypy_cache .ruff_cache .hypothesis
 
+# `make run` needs the package alone; Flower with Ray and the tools for tests take another minute.
 $(READY): pyproject.toml constraints.txt
-	@echo "setting up $(VENV) (once, about two minutes)"
+	@echo "setting up $(VENV) (once, one to two minutes)"
 	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11))' || \
 		{ echo "FedSPM needs Python 3.11 or newer; point to one with: make PYTHON=python3.12 …"; exit 1; }
 	@test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower]'
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[serve]'
 	@touch $(READY)
+
+$(DEV): $(READY)
+	@echo "adding what tests need"
+	@$(BIN)/pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,flower,serve]'
+	@touch $(DEV)

@@ -7,6 +7,8 @@ import torch
 from fedspm import Federation
 from fedspm.core.settings import Settings
 
+pytest_plugins = ["serving"]
+
 
 def toy_rows(n: int, shift: float, flip: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Two hidden components four apart along the first axis; the label rule differs by component and by client."""

@@ -51,6 +51,7 @@ MAY_IMPORT = {
     },
     "experiments": LEAVES
     | {"comparison", "config", "core", "experiments", "files", "grid", "likelihood", "pictures", "runs", "tables"},
+    "serve": LEAVES | {"algorithms", "config", "core", "data", "evaluation", "files", "mixture", "runs", "serve"},
     "report": {"data", "data_pictures", "evaluation", "files", "pictures", "queries", "runs"},
 }
 

@@ -11,12 +11,14 @@ if TYPE_CHECKING:
     from fedspm.data.federation import Federation
     from fedspm.estimator import FederatedClassifier
     from fedspm.runs import load_run
+    from fedspm.serve.client import connect
 
-__all__ = ["FederatedClassifier", "Federation", "__version__", "load_run"]
+__all__ = ["FederatedClassifier", "Federation", "__version__", "connect", "load_run"]
 
 _HOME = {
     "FederatedClassifier": "fedspm.estimator",
     "Federation": "fedspm.data.federation",
+    "connect": "fedspm.serve.client",
     "load_run": "fedspm.runs",
 }
 

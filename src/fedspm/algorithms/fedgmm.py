@@ -19,15 +19,18 @@ from fedspm.algorithms.fedem import FedEM
 from fedspm.core.algorithm import INPUT, Exchange, Task
 from fedspm.core.local import Client, chunks
 from fedspm.core.replies import Mean, Tensors
+from fedspm.core.serving import Servable
 from fedspm.core.settings import Settings
 from fedspm.mixture import em, routing
 from fedspm.mixture.components import as_private, notebook
+from fedspm.mixture.model import HEAD
 from fedspm.mixture.ratios import DensityRatios
 
+GAUSS = ("gauss.mean", "gauss.covariance")
 RIDGE = 1e-3  # added to the diagonal of every covariance, as a share of its mean
 
 
-class FedGMM(FedEM, DensityRatios):
+class FedGMM(FedEM, DensityRatios, Servable):
     routes = True
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
         **FedEM.leaves,
@@ -88,8 +91,14 @@ class FedGMM(FedEM, DensityRatios):
         density: Tensor = gaussian.log_prob(features)
         return density
 
+    def routing_view(self, shared: Tensors, x: Tensor) -> Tensors:
+        return {"density": self.density_of(shared, x)}
+
+    def predicting_view(self, shared: Tensors, x: Tensor) -> Tensors:
+        return FedEM.embed(self, shared, x)
+
     def embed(self, shared: Tensors, x: Tensor) -> Tensors:
-        return super().embed(shared, x) | {"density": self.density_of(shared, x)}
+        return Servable.embed(self, shared, x)
 
     def log_scores(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m"]:
         tau = shared["tau"]
@@ -102,6 +111,17 @@ class FedGMM(FedEM, DensityRatios):
         """Σ_c P_i(c | x) P_c(k | x), with P_i(c | x) ∝ π_ic N(h(x); μ_c, Σ_c)"""
         posterior = routing.log_component_posterior(private["mixing"].log(), embedding["density"])
         return routing.class_probabilities(posterior, self.log_likelihood(shared, embedding["predictor"]))
+
+    def log_components(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m c"]:
+        density = embedding["density"][:, None].expand(-1, self.task.clients, -1)
+        return routing.log_component_posterior(self.mixing(shared["tau"]).log(), density)
+
+    def router_part(self, shared: Tensors) -> Tensors:
+        return self.router.take(shared) | {name: shared[name] for name in (*INPUT, *GAUSS, "tau")}
+
+    def node_part(self, client: int, private: Tensors, shared: Tensors) -> Tensors:
+        mine = {"mixing": private["mixing"]}
+        return self.predictor.take(shared) | {name: shared[name] for name in (*INPUT, *HEAD)} | mine
 
 
 def gaussians(moments: Tensors, previous: Tensors) -> Tensors:

@@ -10,17 +10,18 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedspm.core.algorithm import Exchange, Task
+from fedspm.core.algorithm import INPUT, Exchange, Task
 from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Tensors
+from fedspm.core.serving import Servable
 from fedspm.core.settings import Settings
 from fedspm.mixture import em, routing
 from fedspm.mixture.components import as_private, note, notebook
-from fedspm.mixture.model import HEAD, initial_head, log_likelihood, log_ratio
+from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio
 from fedspm.mixture.ratios import DensityRatios
 
 
-class FedSPM(DensityRatios):
+class FedSPM(DensityRatios, Servable):
     routes = True
     variants = True
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
@@ -93,9 +94,11 @@ class FedSPM(DensityRatios):
 
     # -- inference ---------------------------------------------------------------------------------------------------
 
-    def embed(self, shared: Tensors, x: Tensor) -> Tensors:
-        x = self.standardise(shared, x)
-        return {"predictor": self.predictor(shared, x), "router": self.router(shared, x)}
+    def routing_view(self, shared: Tensors, x: Tensor) -> Tensors:
+        return {"router": self.router(shared, self.standardise(shared, x))}
+
+    def predicting_view(self, shared: Tensors, x: Tensor) -> Tensors:
+        return {"predictor": self.predictor(shared, self.standardise(shared, x))}
 
     def log_scores(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m"]:
         """eq. 10, with ρ_i π_ic = τ_ic / n: the server needs nothing that it does not have"""
@@ -111,3 +114,17 @@ class FedSPM(DensityRatios):
         posterior = routing.log_component_posterior(private["mixing"].log(), ratio)
         likelihood = log_likelihood(private["head.weight"], private["head.bias"], embedding["predictor"])
         return routing.class_probabilities(posterior, likelihood)
+
+    # -- in two places -----------------------------------------------------------------------------------------------
+
+    def log_components(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m c"]:
+        ratio = log_ratio(shared["tilt.xi"], shared["tilt.gamma"], embedding["router"])
+        return routing.log_component_posterior(self.mixing(shared["tau"]).log(), ratio)
+
+    def router_part(self, shared: Tensors) -> Tensors:
+        return self.router.take(shared) | {name: shared[name] for name in (*INPUT, *TILT, "tau")}
+
+    def node_part(self, client: int, private: Tensors, shared: Tensors) -> Tensors:
+        own = {name: shared[name][client : client + 1] for name in TILT}
+        kept = {name: private[name] for name in (*HEAD, "mixing")}
+        return self.predictor.take(shared) | {name: shared[name] for name in INPUT} | own | kept

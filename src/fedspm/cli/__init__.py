@@ -2,6 +2,6 @@
 
 from fedspm.cli.app import main
 
-from fedspm.cli import train, compare, experiment, look, data, data_check, bench  # isort: skip  (each adds commands)
+from fedspm.cli import train, compare, experiment, look, serve, data, data_check, bench  # isort: skip  (each adds commands)
 
-__all__ = ["bench", "compare", "data", "data_check", "experiment", "look", "main", "train"]
+__all__ = ["bench", "compare", "data", "data_check", "experiment", "look", "main", "serve", "train"]

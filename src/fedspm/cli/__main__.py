@@ -2,4 +2,5 @@
 
 from fedspm.cli import main
 
-main()
+if __name__ == "__main__":  # processes of nodes import this file again
+    main()

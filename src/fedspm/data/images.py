@@ -14,34 +14,42 @@ from torch import Tensor
 
 from fedspm.errors import DamagedFile, FedSPMError
 
-FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF")  # what data sets are kept in, tried in this order
-
+FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # tried in this order; Pillow knows many more
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 SIDE = 64  # images of different or larger sizes are scaled to this, unless a size is given
 BROKEN = (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError, TypeError)
 Out = TypeVar("Out")
 
 
-def read_image(source: Any, shape: tuple[int, ...], name: str | None = None) -> Tensor:
+def read_image(
+    source: Any,
+    shape: tuple[int, ...],
+    name: str | None = None,
+    admit: Callable[[int], object] = lambda pixels: None,
+) -> Tensor:
     """(channels, height, width) in [0, 1], scaled to the shape that a model was trained on.
 
     The source is a path, the bytes of a file, a Pillow image or an array of pixels; `name` is what errors call it.
+    `admit` sees how many pixels it has before any is unpacked.
     """
     name = name or str(source)
     if len(shape) != 3 or shape[0] not in (1, 3):
         raise FedSPMError(f"{name}: the model takes rows of shape {tuple(shape)}, not images; give a table")
     try:
         with _opened(source) as opened:
+            admit(opened.width * opened.height)
             upright = ImageOps.exif_transpose(opened)
             if upright.mode.startswith("I"):  # 16 bits a pixel
                 upright = Image.fromarray((np.asarray(upright) / 257).astype(np.uint8))
             upright = upright.convert("RGB" if shape[0] == 3 else "L")
+            if upright.size != (shape[2], shape[1]):
+                upright = upright.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
+    except FedSPMError:
+        raise
     except FileNotFoundError as error:
         raise FedSPMError(f"there is no image {name}") from error
-    except BROKEN as error:
+    except Exception as error:  # what a damaged or hostile file makes Pillow raise is not to be listed
         raise FedSPMError(f"{name} cannot be read as an image: {_reason(error)}") from error
-    if upright.size != (shape[2], shape[1]):
-        upright = upright.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
     pixels = torch.from_numpy(np.array(upright, dtype=np.float32) / 255)
     return pixels.permute(2, 0, 1) if shape[0] == 3 else pixels[None]
 
@@ -93,9 +101,9 @@ def _opened(source: Any) -> Image.Image:
     if isinstance(source, dict):  # how Hugging Face writes an image: its bytes, or where it lies
         source = source.get("bytes") or Path(source.get("path") or "")
     if isinstance(source, Path):
-        return Image.open(source)
+        return Image.open(source, formats=FORMATS)
     if isinstance(source, bytes | bytearray | memoryview):
-        return Image.open(io.BytesIO(source))
+        return Image.open(io.BytesIO(source), formats=FORMATS)
     if isinstance(source, list | np.ndarray):
         return Image.fromarray(np.asarray(source, dtype=np.uint8))
     raise TypeError(f"a {type(source).__name__} is not an image")

@@ -12,8 +12,10 @@ def log_client_scores(
     return log_prior + torch.logsumexp(log_mixing + log_ratio, dim=-1)
 
 
-def log_component_posterior(log_mixing: Float[Tensor, " c"], log_ratio: Float[Tensor, "n c"]) -> Float[Tensor, "n c"]:
-    """log P_i(c | x) = log π_ic + γ_ic + ξ_icᵀ h_c(x) − logΣ_c"""
+def log_component_posterior(
+    log_mixing: Float[Tensor, "*m c"], log_ratio: Float[Tensor, "n *m c"]
+) -> Float[Tensor, "n *m c"]:
+    """log P_i(c | x) = log π_ic + γ_ic + ξ_icᵀ h_c(x) − logΣ_c, for all clients or for one"""
     return torch.log_softmax(log_mixing + log_ratio, dim=-1)
 
 

@@ -1,0 +1,160 @@
+"""fedspm export | serve: from a run to a running system."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedspm.cli.app import app
+from fedspm.cli.options import RunFolder
+from fedspm.cli.speaking import program, say
+from fedspm.errors import FedSPMError
+from fedspm.terminal import console
+
+FalseAlarms = Annotated[float, typer.Option(help="Share of known rows that may be called novel.")]
+
+
+@app.command()
+def export(
+    run: RunFolder,
+    out: Annotated[Path, typer.Option(help="Folder for the bundle; a bundle that is there is replaced.")],
+    false_alarms: FalseAlarms = 0.05,
+) -> None:
+    """Write what a router and the node of each client need, in a folder each."""
+    from fedspm.runs import Run
+    from fedspm.serve.export import export
+
+    with console.status("writing the bundle"):
+        done = export(Run.open(run), out, false_alarms)
+    say(f"bundle    {out}, version {done.version}: router/ and clients/ with {len(done.clients)} folders")
+    if done.false_alarms is None:
+        say("novelty   not calibrated: the run folder does not know its data")
+    else:
+        say(f"novelty   {done.false_alarms:.1%} of held-out rows are called novel (asked for {false_alarms:.1%})")
+    say(f"try next  {program()} serve all {run}")
+
+
+TOKEN_LINE = 'alice = "a token of 16 characters or more"'
+services = typer.Typer(no_args_is_help=True, help="Answer queries over HTTP: a router and a node a client.")
+app.add_typer(services, name="serve")
+
+Host = Annotated[str, typer.Option(help="Address to listen on; beyond loopback only with TLS.")]
+Port = Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")]
+Certificate = Annotated[Path | None, typer.Option("--tls-cert", help="Certificate (PEM) to serve with.")]
+Key = Annotated[Path | None, typer.Option("--tls-key", help="Private key (PEM) of the certificate.")]
+Secret = Annotated[Path | None, typer.Option(help="File with the secret that router and nodes share.")]
+Tokens = Annotated[Path | None, typer.Option(help='TOML file of callers: name = "token". (default: everybody)')]
+Deadline = Annotated[float, typer.Option(min=0.1, help="Seconds that an answer may take, fallbacks included.")]
+Rate = Annotated[float, typer.Option(min=0.01, help="Requests a second and caller.")]
+Batch = Annotated[int, typer.Option(min=1, help="Rows that a request may have.")]
+Megabytes = Annotated[int, typer.Option("--max-megabytes", min=1, help="Size that a request may have.")]
+
+
+@services.command()
+def node(
+    folder: Annotated[Path, typer.Argument(metavar="BUNDLE/clients/NAME", help="Folder of one client.")],
+    host: Host = "127.0.0.1",
+    port: Port = 8001,
+    secret: Secret = None,
+    tls_cert: Certificate = None,
+    tls_key: Key = None,
+) -> None:
+    """Answer for one client. Only the router talks to a node."""
+    with _extra():
+        from fedspm.serve.guard import Listen, read_secret
+        from fedspm.serve.node import node_app
+        from fedspm.serve.processes import log_to_stderr, serve
+    listen = Listen(host, port, tls_cert, tls_key).checked(secret is not None, "--secret")
+    shared = read_secret(secret) if secret else None
+    log_to_stderr()
+    app = node_app(folder, shared)
+    say(f"node      {folder} at {_address(host, port, tls_cert)}")
+    serve(app, listen)
+
+
+@services.command()
+def router(
+    folder: Annotated[Path, typer.Argument(metavar="BUNDLE/router", help="Folder of the router.")],
+    nodes: Annotated[Path, typer.Option(help='TOML file of addresses: client = "https://host:port".')],
+    host: Host = "127.0.0.1",
+    port: Port = 8000,
+    secret: Secret = None,
+    tokens: Tokens = None,
+    tls_cert: Certificate = None,
+    tls_key: Key = None,
+    node_ca: Annotated[Path | None, typer.Option(help="Certificate (PEM) that signed the nodes'.")] = None,
+    samples: Annotated[Path | None, typer.Option(help="Folder of PNG files that the page offers.")] = None,
+    deadline: Deadline = 10.0,
+    rate: Rate = 1000.0,
+    max_rows: Batch = 512,
+    max_megabytes: Megabytes = 16,
+) -> None:
+    """Route queries to the clients' nodes; the page is at /."""
+    with _extra():
+        from fedspm.serve.app import router_app
+        from fedspm.serve.guard import Limits, Listen, read_secret, read_table
+        from fedspm.serve.processes import log_to_stderr, serve
+        from fedspm.serve.router import Router
+    listen = Listen(host, port, tls_cert, tls_key).checked(tokens is not None, "--tokens")
+    made = Router(
+        folder,
+        read_table(nodes, 'north = "https://north.example:8001"'),
+        secret=read_secret(secret) if secret else None,
+        tokens=read_table(tokens, TOKEN_LINE) if tokens else None,
+        limits=Limits(body=max_megabytes * 2**20, batch=max_rows, rate=rate),
+        deadline=deadline,
+        authority=node_ca,
+    )
+    log_to_stderr()
+    say(f"router    {_address(host, port, tls_cert)}")
+    serve(router_app(made, samples), listen)
+
+
+@services.command(name="all")
+def everything(
+    run: RunFolder,
+    port: Port = 8000,
+    tokens: Tokens = None,
+    deadline: Deadline = 10.0,
+    rate: Rate = 1000.0,
+    false_alarms: FalseAlarms = 0.05,
+) -> None:
+    """Router and all nodes on this machine, from a run folder; the page is at http://127.0.0.1:8000/."""
+    with _extra():
+        from fedspm.serve.app import router_app
+        from fedspm.serve.guard import Limits, Listen, read_table
+        from fedspm.serve.processes import log_to_stderr, nodes_of, serve
+        from fedspm.serve.router import Router
+    from fedspm.runs import Run
+    from fedspm.serve.export import export, is_current
+
+    bundle, opened = run / "bundle", Run.open(run)
+    if not is_current(opened, bundle, false_alarms):
+        with console.status("writing the bundle"):
+            export(opened, bundle, false_alarms)
+    log_to_stderr()
+    callers = read_table(tokens, TOKEN_LINE) if tokens else None
+    with nodes_of(bundle) as (nodes, secret):
+        made = Router(
+            bundle / "router", nodes, secret=secret, tokens=callers, limits=Limits(rate=rate), deadline=deadline
+        )
+        say(f"page      http://127.0.0.1:{port}/")
+        say(f"try next  curl --data-binary @{run}/samples/{made.current.model.card.names[0]}.png \\")
+        say(f"            -H 'content-type: image/png' http://127.0.0.1:{port}/v1/predict")
+        serve(router_app(made, run / "samples"), Listen(port=port))
+
+
+def _address(host: str, port: int, certificate: Path | None) -> str:
+    return f"{'https' if certificate else 'http'}://{f'[{host}]' if ':' in host else host}:{port}/"
+
+
+@contextmanager
+def _extra() -> Iterator[None]:
+    try:
+        yield
+    except ImportError as error:
+        if (error.name or "").startswith("fedspm"):
+            raise
+        raise FedSPMError(f"{error.name} is not installed; pip install 'fedspm[serve]'") from error

@@ -1,0 +1,178 @@
+"""A bundle: what a router and what the node of each client need of a run, in a folder each.
+
+    BUNDLE/router/         router.json, router.safetensors
+    BUNDLE/clients/NAME/   node.json, node.safetensors
+
+The router has no head; a node has nothing of the other clients; neither has a row of anybody's data. All folders of one
+export carry the same `version`, and the router asks a node for the version it routed with.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+import safetensors
+import torch
+from jaxtyping import Float
+from pydantic import Field, ValidationError
+from safetensors.torch import load, save
+from torch import Tensor
+
+from fedspm.algorithms import algorithm_named
+from fedspm.core.algorithm import Task
+from fedspm.core.replies import Tensors
+from fedspm.core.serving import Servable
+from fedspm.core.settings import Settings, Strict
+from fedspm.errors import DamagedFile, FedSPMError
+from fedspm.files import read_json
+from fedspm.serve.novelty import Novelty
+
+FORMAT = 1
+
+
+class Card(Strict):
+    """What the JSON file of a folder says: everything but the tensors."""
+
+    format: int
+    version: str
+    made_from: str  # fingerprint of the data
+    round: int
+    settings: Settings
+    shape: tuple[int, ...]
+    range: tuple[float, float]
+    classes: list[str | int | float | bool]
+    names: list[str]  # all clients for a router, one for a node
+    counts: list[int]
+    folders: list[str] = Field([], description="a router's: the folder of every client in BUNDLE/clients")
+    false_alarms: float | None = Field(None, description="a router's: share of known rows that are called novel")
+
+    @property
+    def task(self) -> Task:
+        return Task(self.shape, len(self.classes), tuple(self.names), tuple(self.counts))
+
+
+@dataclass(frozen=True)
+class Sight:
+    """What the router sees in some rows."""
+
+    features: Tensors  # the router's half of the embedding, which a node goes on from
+    posterior: Float[Tensor, "n m"]
+    components: Float[Tensor, "n m c"]
+    novelty: Float[Tensor, " n"] | None  # share of known rows that look less novel; None without calibration
+
+
+@dataclass(frozen=True)
+class Served:
+    """One folder of a bundle, loaded."""
+
+    card: Card
+    tensors: Tensors
+
+    @cached_property
+    def algorithm(self) -> Servable:
+        algorithm = algorithm_named(self.card.settings.algorithm)(self.card.settings, self.card.task)
+        if not isinstance(algorithm, Servable):
+            raise FedSPMError(f"{self.card.settings.algorithm} cannot be served")
+        return algorithm
+
+
+class RouterModel(Served):
+    @cached_property
+    def novelty(self) -> Novelty | None:
+        return Novelty.out_of(self.tensors)
+
+    @torch.no_grad()
+    def look(self, x: Float[Tensor, "n *shape"]) -> Sight:
+        """Whom the rows resemble (eq. 10), in which component, and whether they resemble anybody."""
+        features = self.algorithm.routing_view(self.tensors, x)
+        scores = self.algorithm.log_scores(self.tensors, features)
+        assert scores is not None
+        components = self.algorithm.log_components(self.tensors, features).exp()
+        novelty = None
+        if self.novelty:
+            novelty = self.novelty.share_below(self.algorithm.standardise(self.tensors, x), features)
+        return Sight(features, torch.softmax(scores, dim=1), components, novelty)
+
+
+class NodeModel(Served):
+    @torch.no_grad()
+    def answer(self, x: Float[Tensor, "n *shape"], features: Tensors) -> Float[Tensor, "n k"]:
+        """Class probabilities of this client (eq. 11), from the rows and what the router saw in them."""
+        embedding = features | self.algorithm.predicting_view(self.tensors, x)
+        return self.algorithm.local_probabilities(0, self.tensors, self.tensors, embedding)
+
+
+def load_router(folder: Path) -> RouterModel:
+    return RouterModel(*_load(folder, "router"))
+
+
+def load_node(folder: Path) -> NodeModel:
+    return NodeModel(*_load(folder, "node"))
+
+
+def _load(folder: Path, kind: str) -> tuple[Card, Tensors]:
+    if not (folder / f"{kind}.json").exists():
+        raise FedSPMError(
+            f"{folder} is not the folder of a {kind}: it has no {kind}.json; make a bundle with `fedspm export`"
+        )
+    path = folder / f"{kind}.safetensors"
+    try:
+        card = Card.model_validate(read_json(folder / f"{kind}.json"))
+        tensors: Tensors = load(path.read_bytes())  # not mapped: a file that is copied over would pull it away
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"]))
+        raise DamagedFile(f"{folder / f'{kind}.json'} is damaged at {where}: {first['msg']}") from error
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DamagedFile(f"{path} is damaged: {error}") from error
+    if card.format != FORMAT:
+        raise FedSPMError(f"{folder} has format {card.format}, this version of fedspm reads {FORMAT}; export it anew")
+    return card, tensors
+
+
+def folder_names(names: list[str]) -> list[str]:
+    """A folder name for every client, as near to its own name as a file system likes."""
+    plain = [re.sub(r"[^A-Za-z0-9._-]", "_", name)[:60].lstrip(".") or "_" for name in names]
+    return [name if plain.count(name) == 1 else f"{name}-{i}" for i, name in enumerate(plain)]
+
+
+def version_of(parts: list[Tensors]) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        digest.update(pack(part))
+    return digest.hexdigest()[:16]
+
+
+# -- tensors as bytes: in files, and between router and node -----------------------------------------------------------
+
+
+def pack(tensors: Mapping[str, Tensor]) -> bytes:
+    plain = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
+    content: bytes = save(plain)
+    return content
+
+
+def packed_rows(x: Float[Tensor, "n *shape"], features: Tensors) -> bytes:
+    """Rows on their way to a node. Images are laid out channels last, and go as they lie in memory."""
+    return pack(features | ({"images": x.permute(0, 2, 3, 1)} if x.ndim == 4 else {"x": x}))
+
+
+def unpacked_rows(content: bytes) -> tuple[Tensor, Tensors]:
+    tensors = unpack(content)
+    if "images" in tensors and tensors["images"].ndim == 4:
+        return tensors.pop("images").permute(0, 3, 1, 2), tensors
+    if "x" not in tensors:
+        raise FedSPMError("the body has neither images nor a tensor named x")
+    return tensors.pop("x"), tensors
+
+
+def unpack(content: bytes) -> dict[str, Any]:
+    try:
+        tensors: dict[str, Any] = load(content)
+    except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
+        raise FedSPMError(f"the body is not a safetensors file: {error}") from error
+    return tensors

@@ -1,0 +1,99 @@
+"""The Python client of a running router: `fedspm.connect("http://127.0.0.1:8000").predict(x)`."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors.torch import save
+from torch import Tensor
+
+from fedspm.errors import FedSPMError
+
+Rows = Any  # an array of rows or one row, or the path of an image, or a list of paths
+
+
+class Connection:
+    """Asks a router. Rows are arrays as the clients have them (uint8 images are divided by 255), or image files."""
+
+    def __init__(self, url: str, token: str | None = None, seconds: float = 30.0, authority: str | Path | None = None):
+        try:
+            import httpx
+        except ImportError as error:
+            raise FedSPMError("the client needs httpx; pip install 'fedspm[serve]'") from error
+        import ssl
+
+        headers = {"authorization": f"Bearer {token}"} if token else {}
+        trusted = ssl.create_default_context(cafile=str(authority) if authority else None)
+        self._url = url
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=seconds, verify=trusted)
+        self._broken: type[Exception] = httpx.HTTPError
+
+    def predict(self, x: Rows, mode: str = "best", top: int = 3) -> np.ndarray:
+        """(n,): labels, after routing."""
+        return np.asarray([answer["prediction"] for answer in self.ask(x, mode, top)])
+
+    def predict_proba(self, x: Rows, mode: str = "best", top: int = 3) -> np.ndarray:
+        """(n, K): class probabilities, after routing."""
+        return np.asarray([list(answer["probabilities"].values()) for answer in self.ask(x, mode, top)])
+
+    def route(self, x: Rows) -> np.ndarray:
+        """(n, m): P(client | x)."""
+        return np.asarray([list(answer["posterior"].values()) for answer in self._post("/v1/route", x, {})])
+
+    def ask(self, x: Rows, mode: str = "best", top: int = 3) -> list[dict[str, Any]]:
+        """Everything that the router says, a dict a row."""
+        return self._post("/v1/predict", x, {"mode": mode, "top": top})
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Clients and the health of their nodes."""
+        found: list[dict[str, Any]] = self._read(lambda: self._http.get("/v1/clients"))
+        return found
+
+    def close(self) -> None:
+        self._http.close()
+
+    def __enter__(self) -> "Connection":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _post(self, path: str, x: Rows, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+        body = _body(x)
+        content = self._read(lambda: self._http.post(path, params=parameters, **body))
+        found: list[dict[str, Any]] = content.get("answers", [content])
+        return found
+
+    def _read(self, send: Any) -> Any:
+        try:
+            response = send()
+            content = response.json()
+        except (self._broken, ValueError) as error:
+            raise FedSPMError(f"{self._url} does not answer as a router does: {error}") from error
+        if response.status_code != 200:
+            why = content.get("error", "no reason given") if isinstance(content, dict) else "no reason given"
+            raise FedSPMError(f"{self._url} refused ({response.status_code}): {why}")
+        return content
+
+
+def connect(
+    url: str, token: str | None = None, *, seconds: float = 30.0, authority: str | Path | None = None
+) -> Connection:
+    """A connection to a running router. `authority` is the certificate that signed the router's, if it is your own."""
+    return Connection(url, token, seconds, authority)
+
+
+def _body(x: Rows) -> dict[str, Any]:
+    if isinstance(x, str | Path):
+        return {"files": [("images", Path(x).read_bytes())]}
+    if isinstance(x, Sequence) and x and all(isinstance(each, str | Path) for each in x):
+        return {"files": [("images", Path(each).read_bytes()) for each in x]}
+    try:
+        tensor = x.detach().cpu() if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+    except (TypeError, ValueError) as error:
+        raise FedSPMError(f"x cannot be read as an array of numbers ({error})") from error
+    tensor = tensor if tensor.dtype is torch.uint8 else tensor.float()
+    content = save({"x": tensor.contiguous()})
+    return {"content": content, "headers": {"content-type": "application/x-safetensors"}}

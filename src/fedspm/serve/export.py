@@ -1,0 +1,147 @@
+"""From a run to a bundle."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from fedspm.config import IN_MEMORY
+from fedspm.core.local import chunks
+from fedspm.core.replies import Tensors
+from fedspm.core.serving import Servable
+from fedspm.core.settings import Settings
+from fedspm.data.federation import Federation
+from fedspm.errors import FedSPMError
+from fedspm.evaluation import Model
+from fedspm.files import folder_atomically
+from fedspm.randomness import torch_generator
+from fedspm.runs import GIVEN, Run
+from fedspm.serve.bundle import FORMAT, Card, folder_names, load_router, pack, version_of
+from fedspm.serve.novelty import Novelty, Sums, description
+
+
+@dataclass(frozen=True)
+class Exported:
+    version: str
+    clients: list[str]
+    false_alarms: float | None  # share of held-out rows beyond the threshold that it was not set on
+
+
+def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
+    """Write BUNDLE/router and BUNDLE/clients/NAME; a bundle that is there already is replaced as a whole."""
+    if out.exists() and any(out.iterdir()) and not (out / "router" / "router.json").exists():
+        raise FedSPMError(f"{out} already exists and is not a bundle; choose another folder")
+    if not 0 < false_alarms < 1:
+        raise FedSPMError(f"the share of false alarms must lie between 0 and 1, it is {false_alarms}")
+    config = run.config
+    for role in ("predictor", "router"):
+        if getattr(config, role).encoder == GIVEN:
+            raise FedSPMError(
+                f"{run.path} was trained with a {role} network of your own, which is code; train with "
+                f"{role}.encoder = 'package.module:factory', then nodes and router can import it"
+            )
+    model = run.model()
+    algorithm = servable(model, config.algorithm)
+    novelty, measured = _novelty(run, model, algorithm, false_alarms)
+    task = algorithm.task
+    router = algorithm.router_part(model.shared) | (novelty.tensors() if novelty else {})
+    nodes = [algorithm.node_part(i, private, model.shared) for i, private in enumerate(model.privates)]
+    version = version_of([router, *nodes])
+    common: dict[str, Any] = {
+        "format": FORMAT,
+        "version": version,
+        "made_from": run.manifest["data_fingerprint"],
+        "round": run.last_round(),
+        "settings": Settings.model_validate({key: getattr(config, key) for key in Settings.model_fields}),
+        "shape": task.shape,
+        "range": run.manifest.get("range", (0.0, 1.0)),
+        "classes": run.classes.tolist(),
+    }
+    folders = folder_names(list(task.names))
+    everybody = Card(
+        **common,
+        names=list(task.names),
+        counts=list(task.counts),
+        folders=folders,
+        false_alarms=false_alarms if novelty else None,
+    )
+    with folder_atomically(out) as temporary:
+        _write(temporary / "router", "router", everybody, router)
+        for name, count, folder, tensors in zip(task.names, task.counts, folders, nodes, strict=True):
+            card = Card(**common, names=[name], counts=[count])
+            _write(temporary / "clients" / folder, "node", card, tensors)
+    return Exported(version, list(task.names), measured)
+
+
+def is_current(run: Run, out: Path, false_alarms: float) -> bool:
+    """Is this the bundle of the run's newest checkpoint?"""
+    try:
+        card = load_router(out / "router").card
+    except FedSPMError:
+        return False
+    made = (card.made_from, card.round, card.false_alarms)
+    return made == (run.manifest["data_fingerprint"], run.last_round(), false_alarms)
+
+
+def servable(model: Model, name: str) -> Servable:
+    algorithm = model.algorithm
+    if not algorithm.routes:
+        raise FedSPMError(
+            f"{name} cannot be exported: it has no model of x, so a router would not know whom to ask; "
+            "train fedspm, feddrm or fedgmm"
+        )
+    if not isinstance(algorithm, Servable):
+        raise FedSPMError(
+            f"{name} cannot be exported: it does not say which part of it a router and which a node needs "
+            "(fedspm.core.serving.Servable)"
+        )
+    return algorithm
+
+
+def _write(folder: Path, kind: str, card: Card, tensors: Tensors) -> None:
+    folder.mkdir(parents=True)
+    (folder / f"{kind}.safetensors").write_bytes(pack(tensors))
+    (folder / f"{kind}.json").write_text(card.model_dump_json(indent=2), "utf-8")
+
+
+# -- novelty -----------------------------------------------------------------------------------------------------------
+
+
+def _novelty(run: Run, model: Model, algorithm: Servable, false_alarms: float) -> tuple[Novelty | None, float | None]:
+    """Fitted on training rows, calibrated on one half of the held-out rows, tried on the other; None without data."""
+    if run.config.data.name == IN_MEMORY:
+        return None, None
+    federation = run.federation()
+    if federation.test is None:
+        return None, None
+    novelty = Novelty.fit(_sums(federation, model, algorithm))
+    held = torch.cat([_described(model, algorithm, part.x)[0] for part in federation.test if len(part)])
+    order = torch.randperm(len(held), generator=torch_generator(run.config.seed, "novelty"))
+    half = len(held) // 2
+    tuned = novelty.calibrated([held[order[:half]]])
+    threshold = torch.quantile(tuned.quantiles, 1 - false_alarms)
+    measured = float((tuned.distance(held[order[half:]]) > threshold).double().mean())
+    return tuned, measured
+
+
+def _sums(federation: Federation, model: Model, algorithm: Servable) -> Sums:
+    """Counts, sums and products of every client, by its components: what would travel in a real federation."""
+    components = algorithm.settings.components
+    groups = algorithm.task.clients * components
+    found = []
+    for i, part in enumerate(federation.train):
+        rows, posterior = _described(model, algorithm, part.x)
+        found.append(Sums.of(rows, i * components + posterior[:, i].argmax(1), groups, algorithm.settings.min_count))
+    return sum(found[1:], found[0])
+
+
+@torch.no_grad()
+def _described(model: Model, algorithm: Servable, x: Tensor) -> tuple[Tensor, Tensor]:
+    rows, components = [], []
+    for piece in chunks(x):
+        features = algorithm.routing_view(model.shared, piece)
+        rows.append(description(algorithm.standardise(model.shared, piece), features))
+        components.append(algorithm.log_components(model.shared, features))
+    return torch.cat(rows), torch.cat(components)

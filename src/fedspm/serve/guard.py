@@ -1,0 +1,169 @@
+"""Who may ask, how much, and how often; and where a process may listen."""
+
+import asyncio
+import hashlib
+import hmac
+import ipaddress
+import time
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from starlette.requests import ClientDisconnect, Request
+
+from fedspm.errors import FedSPMError
+
+SHORTEST = 16  # characters of a token or a secret
+READING = 10.0  # seconds that a caller has to send a body
+CALLERS = 10_000  # callers whose rate is remembered
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cache-control": "no-store",
+}
+
+
+class Refused(FedSPMError):
+    """A request that is not answered, and why."""
+
+    def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None):
+        super().__init__(sentence)
+        self.status = status
+        self.headers = dict(headers or {})
+
+
+@dataclass(frozen=True)
+class Limits:
+    body: int = 16 * 2**20  # bytes of a request
+    batch: int = 512  # rows of a request
+    pixels: int = 16_000_000  # of all images of a request together, before they are scaled down
+    rate: float = 1000.0  # requests a second and caller
+    waiting: int = 8192  # rows that may wait for the router
+
+
+class Callers:
+    """Bearer tokens, compared in constant time, and a bucket of requests a caller."""
+
+    def __init__(self, tokens: Mapping[str, str], rate: float, clock: Callable[[], float] = time.monotonic):
+        for name, token in tokens.items():
+            require_long(token, f"the token of {name!r}")
+        self._digests = {name: _digest(token) for name, token in tokens.items()}
+        self._rate = rate
+        self._clock = clock
+        self._buckets: dict[str, tuple[float, float]] = {}  # caller → (requests left, when)
+
+    @property
+    def open(self) -> bool:
+        return not self._digests
+
+    def admit(self, request: Request) -> str:
+        """The caller's name, or a refusal."""
+        caller = self._identify(request)
+        now, most = self._clock(), max(1.0, self._rate)
+        left, since = self._buckets.pop(caller, (most, now))
+        left = min(most, left + (now - since) * self._rate)
+        if len(self._buckets) >= CALLERS:  # the one that was silent longest is forgotten
+            self._buckets.pop(next(iter(self._buckets)))
+        self._buckets[caller] = (max(0.0, left - 1), now)
+        if left < 1:
+            raise Refused(429, f"more than {self._rate:g} requests a second; try again later", {"retry-after": "1"})
+        return caller
+
+    def _identify(self, request: Request) -> str:
+        if self.open:
+            return request.client.host if request.client else "local"
+        given = _digest(bearer(request))
+        found = [name for name, digest in self._digests.items() if hmac.compare_digest(digest, given)]
+        if not found:
+            raise Refused(
+                401, "give a valid token: `Authorization: Bearer TOKEN`", {"www-authenticate": 'Bearer realm="fedspm"'}
+            )
+        return found[0]
+
+
+def bearer(request: Request) -> str:
+    scheme, _, token = request.headers.get("authorization", "").partition(" ")
+    return token.strip() if scheme.lower() == "bearer" else ""
+
+
+def _digest(token: str) -> bytes:
+    return hashlib.sha256(token.encode("utf-8", "surrogateescape")).digest()
+
+
+async def read_body(request: Request, most: int) -> bytes:
+    """The body, or a refusal as soon as it is clear that it is too long or too slow."""
+    too_long = Refused(413, f"the body is longer than {most} bytes; send fewer or smaller images")
+    declared = request.headers.get("content-length", "0")
+    if declared.isdigit() and int(declared) > most:
+        raise too_long
+    parts, size = [], 0
+    try:
+        async with asyncio.timeout(READING):
+            async for part in request.stream():
+                size += len(part)
+                if size > most:
+                    raise too_long
+                parts.append(part)
+    except TimeoutError as error:
+        raise Refused(408, f"the body did not arrive within {READING:g} seconds") from error
+    except ClientDisconnect as error:
+        raise Refused(400, "the caller went away before the body had arrived") from error
+    return b"".join(parts)
+
+
+# -- what a process is started with ------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Listen:
+    host: str = "127.0.0.1"
+    port: int = 8000
+    certificate: Path | None = None
+    key: Path | None = None
+
+    def checked(self, guarded: bool, what: str) -> "Listen":
+        """Beyond loopback only with TLS, and only for callers that show something."""
+        if (self.certificate is None) != (self.key is None):
+            raise FedSPMError("TLS needs both --tls-cert and --tls-key")
+        for path in (self.certificate, self.key):
+            if path and not path.exists():
+                raise FedSPMError(f"there is no file {path}")
+        needed = "--tls-cert and --tls-key" if self.certificate is None else what if not guarded else None
+        if needed and not is_loopback(self.host):
+            raise FedSPMError(f"{self.host} is open to other machines; give {needed}, or listen on 127.0.0.1")
+        return self
+
+
+def is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def read_secret(path: Path) -> str:
+    try:
+        secret = path.read_text("utf-8").strip()
+    except (OSError, UnicodeDecodeError) as error:
+        raise FedSPMError(f"{path} cannot be read: {error}") from error
+    return require_long(secret, f"the secret in {path}")
+
+
+def require_long(secret: str, what: str) -> str:
+    if len(secret) < SHORTEST:
+        raise FedSPMError(f"{what} is shorter than {SHORTEST} characters; make one with `openssl rand -hex 32`")
+    return secret
+
+
+def read_table(path: Path, line: str) -> dict[str, str]:
+    """A TOML file of strings: the tokens of callers, or the addresses of nodes. `line` is an example."""
+    try:
+        table = tomllib.loads(path.read_text("utf-8"))
+    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+        raise FedSPMError(f"{path} cannot be read: {error}") from error
+    if not table or not all(isinstance(value, str) for value in table.values()):
+        raise FedSPMError(f"{path} must have lines such as {line}")
+    return table

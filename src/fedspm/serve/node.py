@@ -1,0 +1,109 @@
+"""A node: one client's predictor, head and part of the mixture, behind HTTP. Only the router talks to it."""
+
+import asyncio
+import hmac
+import logging
+from collections.abc import AsyncIterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from fastapi import FastAPI, Request, Response
+from torch import Tensor
+
+from fedspm.core.replies import Tensors
+from fedspm.data.federation import as_input
+from fedspm.errors import FedSPMError
+from fedspm.serve.batching import Batcher
+from fedspm.serve.bundle import NodeModel, load_node, pack, unpacked_rows
+from fedspm.serve.errors import speaking
+from fedspm.serve.guard import Refused, bearer, read_body
+from fedspm.serve.metrics import NodeMetrics
+from fedspm.serve.reloading import Current
+
+LARGEST = 256 * 2**20  # bytes that a router may send: its own limits are far smaller
+AT_ONCE = 256  # rows whose activations stay in the cache
+TENSORS = "application/x-safetensors"
+VERSION = "x-fedspm-version"
+log = logging.getLogger("fedspm.serve")
+
+
+@dataclass(frozen=True)
+class Task:
+    model: NodeModel
+    x: Tensor
+    features: Tensors
+
+
+class Node:
+    def __init__(self, folder: Path, secret: str | None):
+        self.current = Current(folder, load_node)
+        self.metrics = NodeMetrics()
+        self._secret = secret
+        self._worker = ThreadPoolExecutor(1, "answer")
+        self._batcher = Batcher(self._answer, lambda task: len(task.x), AT_ONCE, self.metrics.batch_rows.observe)
+
+    async def answer(self, request: Request) -> Tensor:
+        self._require_router(request)
+        version = request.headers.get(VERSION, "")
+        model = self.current.of_version(version)
+        if model is None:
+            raise Refused(409, f"this node has version {' and '.join(self.current.versions())}, not {version!r}")
+        x, features = unpacked_rows(await read_body(request, LARGEST))
+        try:
+            task = Task(model, as_input(x, model.card.shape), features)
+            return await self._batcher.ask(task)
+        except (FedSPMError, KeyError, RuntimeError, ValueError) as error:
+            raise Refused(422, f"the rows do not fit this node: {str(error).splitlines()[0]}") from error
+
+    def _require_router(self, request: Request) -> None:
+        if self._secret and not hmac.compare_digest(bearer(request).encode(), self._secret.encode()):
+            raise Refused(
+                401, "only the router may ask this node; give the shared secret", {"www-authenticate": "Bearer"}
+            )
+
+    async def _answer(self, tasks: list[Task]) -> list[Tensor]:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._compute, tasks)
+
+    def _compute(self, tasks: list[Task]) -> list[Tensor]:
+        if len({id(task.model) for task in tasks}) > 1:  # a bundle was swapped in between
+            return [task.model.answer(task.x, task.features) for task in tasks]
+        x = torch.cat([task.x for task in tasks])
+        features = {name: torch.cat([task.features[name] for task in tasks]) for name in tasks[0].features}
+        return list(tasks[0].model.answer(x, features).split([len(task.x) for task in tasks]))
+
+    @asynccontextmanager
+    async def living(self, app: FastAPI) -> AsyncIterator[None]:
+        watching = asyncio.create_task(self.current.watch())
+        yield
+        watching.cancel()
+        self._worker.shutdown()
+
+
+def node_app(folder: Path, secret: str | None = None) -> FastAPI:
+    node = Node(folder, secret)
+    app = speaking(FastAPI(title="FedSPM node", docs_url=None, redoc_url=None, openapi_url=None, lifespan=node.living))
+
+    @app.post("/v1/answer")
+    async def answer(request: Request) -> Response:
+        with node.metrics.timed():
+            probabilities = await node.answer(request)
+        node.metrics.rows.inc(len(probabilities))
+        return Response(pack({"probabilities": probabilities}), media_type=TENSORS)
+
+    @app.get("/healthz")
+    async def healthz() -> dict[str, Any]:
+        return {"status": "ok", "client": node.current.model.card.names[0], "versions": node.current.versions()}
+
+    @app.get("/readyz")
+    async def readyz() -> dict[str, Any]:
+        return await healthz()
+
+    @app.get("/metrics")
+    async def metrics() -> Response:
+        return node.metrics.response()
+
+    return app

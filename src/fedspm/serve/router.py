@@ -1,0 +1,204 @@
+"""The router: looks at a query, asks the node of the client it resembles, and says who answered and why."""
+
+import asyncio
+import base64
+import logging
+import time
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from fastapi import FastAPI, Request
+from torch import Tensor
+
+from fedspm.data.images import encode_png
+from fedspm.errors import FedSPMError
+from fedspm.serve.batching import Batcher
+from fedspm.serve.bundle import Card, RouterModel, Sight, load_router
+from fedspm.serve.dispatch import Answered, Dispatcher, RemoteNode
+from fedspm.serve.guard import Callers, Limits, Refused
+from fedspm.serve.metrics import RouterMetrics
+from fedspm.serve.node import AT_ONCE
+from fedspm.serve.reading import read_query
+from fedspm.serve.reloading import Current
+from fedspm.serve.transport import Http, Transport
+
+DEADLINE = 10.0  # seconds that an answer may take
+WARNING = "this query resembles the data of no client; do not rely on the answer"
+log = logging.getLogger("fedspm.serve")
+
+
+@dataclass(frozen=True)
+class How:
+    """What a caller asked for besides the rows."""
+
+    mode: Literal["best", "blend"] = "best"
+    top: int = 3
+    view: bool = False
+    predict: bool = True
+
+
+@dataclass(frozen=True)
+class Looked:
+    model: RouterModel
+    sight: Sight
+
+
+class Router:
+    def __init__(
+        self,
+        folder: Path,
+        nodes: Mapping[str, str],
+        *,
+        secret: str | None = None,
+        tokens: Mapping[str, str] | None = None,
+        limits: Limits | None = None,
+        deadline: float = DEADLINE,
+        authority: Path | None = None,
+        transport: Transport | None = None,
+    ):
+        self.current = Current(folder, load_router)
+        self.limits = limits or Limits()
+        self.callers = Callers(tokens or {}, self.limits.rate)
+        self.metrics = RouterMetrics()
+        self.deadline = deadline
+        self.stopping = False
+        self._transport = transport or Http(secret, authority)
+        names = self.current.model.card.names
+        if missing := [name for name in names if name not in nodes]:
+            raise FedSPMError(f"there is no address of the node of {missing[0]!r}; nodes.toml needs a line a client")
+        self.dispatcher = Dispatcher([RemoteNode(name, nodes[name], self._transport, deadline / 2) for name in names])
+        self._worker = ThreadPoolExecutor(1, "look")
+        self._readers = ThreadPoolExecutor(2, "read")
+        self._batcher = Batcher(self._look, len, AT_ONCE, self.metrics.batch_rows.observe)
+        self._waiting = 0
+
+    # -- one request -------------------------------------------------------------------------------------------------
+
+    async def answer(self, request: Request, how: How) -> dict[str, Any]:
+        began = time.monotonic()
+        query = await read_query(request, self.current.model.card, self.limits, self._readers)
+        if self._waiting + len(query.x) > self.limits.waiting:
+            raise Refused(503, f"{self._waiting} rows are waiting already; try again later", {"retry-after": "1"})
+        self._waiting += len(query.x)
+        self.metrics.waiting.set(self._waiting)
+        try:
+            looked = await self._batcher.ask(query.x)
+            answered = await self._predict(query.x, looked, how, began + self.deadline) if how.predict else None
+        finally:
+            self._waiting -= len(query.x)
+            self.metrics.waiting.set(self._waiting)
+        answers = replies(looked, answered)
+        self._count(answers)
+        seconds = {"seconds": round(time.monotonic() - began, 6)}
+        if not query.single:
+            return {"answers": answers} | seconds
+        view = {"view": _data_url(query.x[0])} if how.view and len(looked.model.card.shape) == 3 else {}
+        return answers[0] | view | seconds
+
+    async def _predict(self, x: Tensor, looked: Looked, how: How, deadline: float) -> Answered:
+        version = looked.model.card.version
+        if how.mode == "blend":
+            return await self.dispatcher.blend(version, x, looked.sight, deadline, how.top)
+        return await self.dispatcher.best(version, x, looked.sight, deadline)
+
+    async def _look(self, questions: list[Tensor]) -> list[Looked]:
+        return await asyncio.get_running_loop().run_in_executor(self._worker, self._compute, questions)
+
+    def _compute(self, questions: list[Tensor]) -> list[Looked]:
+        model, sizes = self.current.model, [len(x) for x in questions]
+        sight = model.look(questions[0] if len(questions) == 1 else torch.cat(questions))
+        if len(questions) == 1:
+            return [Looked(model, sight)]
+        names = list(sight.features)
+        features = zip(*(sight.features[name].split(sizes) for name in names), strict=True)
+        novelty = [None] * len(sizes) if sight.novelty is None else sight.novelty.split(sizes)
+        parts = zip(features, sight.posterior.split(sizes), sight.components.split(sizes), novelty, strict=True)
+        return [Looked(model, Sight(dict(zip(names, f, strict=True)), p, c, v)) for f, p, c, v in parts]
+
+    def _count(self, answers: list[dict[str, Any]]) -> None:
+        self.metrics.rows.inc(len(answers))
+        for answer in answers:
+            if answer["novel"]:
+                self.metrics.novel.inc()
+            if "answered_by" in answer:
+                self.metrics.answered.labels(answer["answered_by"]).inc()
+                if answer["fallback"]:
+                    self.metrics.fallbacks.labels(answer["client"]).inc()
+
+    # -- the service -------------------------------------------------------------------------------------------------
+
+    def clients(self) -> list[dict[str, Any]]:
+        """Everybody's name, share and health."""
+        card: Card = self.current.model.card
+        found = []
+        for name, count, node in zip(card.names, card.counts, self.dispatcher.nodes, strict=True):
+            self.metrics.up.labels(name).set(node.up)
+            found.append(
+                {
+                    "client": name,
+                    "rows": count,
+                    "share": count / sum(card.counts),
+                    "up": node.up,
+                    "trouble": node.trouble,
+                    "milliseconds": None if node.latency is None else round(1000 * node.latency, 1),
+                }
+            )
+        return found
+
+    @asynccontextmanager
+    async def living(self, app: FastAPI) -> AsyncIterator[None]:
+        async def ready(model: RouterModel) -> bool:
+            return await self.dispatcher.have(model.card.version)
+
+        _ = self.current.model.algorithm
+        tasks = [asyncio.create_task(self.dispatcher.watch()), asyncio.create_task(self.current.watch(ready))]
+        yield
+        self.stopping = True
+        for task in tasks:
+            task.cancel()
+        await self._transport.close()
+        self._worker.shutdown()
+        self._readers.shutdown()
+
+
+def replies(looked: Looked, answered: Answered | None) -> list[dict[str, Any]]:
+    """One reply a row: who was meant and who answered, what, and how sure the system is of both."""
+    card, sight = looked.model.card, looked.sight
+    labels = [str(label) for label in card.classes]
+    meant = sight.posterior.argmax(1).tolist()
+    who = meant if answered is None else [max(weights, key=weights.__getitem__) for weights in answered.weights]
+    components = sight.components[torch.arange(len(who)), who].tolist()
+    novelty = [None] * len(who) if sight.novelty is None else sight.novelty.tolist()
+    found: list[dict[str, Any]] = []
+    for row, posterior in enumerate(sight.posterior.tolist()):
+        new = novelty[row]
+        novel = None if new is None or card.false_alarms is None else new >= 1 - card.false_alarms
+        reply = {
+            "client": card.names[meant[row]],
+            "posterior": dict(zip(card.names, posterior, strict=True)),
+            "components": components[row],
+            "novel": novel,
+            "novelty": new,
+        }
+        found.append(reply | ({"warning": WARNING} if novel else {}))
+    if answered is not None:
+        best = answered.probabilities.argmax(1).tolist()
+        for row, probabilities in enumerate(answered.probabilities.tolist()):
+            weights = answered.weights[row]
+            found[row] |= {
+                "answered_by": card.names[who[row]],
+                "weights": {card.names[i]: weight for i, weight in weights.items()},
+                "fallback": meant[row] not in weights,
+                "prediction": card.classes[best[row]],
+                "probabilities": dict(zip(labels, probabilities, strict=True)),
+            }
+    return found
+
+
+def _data_url(x: Tensor) -> str:
+    return "data:image/png;base64," + base64.b64encode(encode_png(x)).decode()

@@ -1,0 +1,121 @@
+"""`fedspm serve all`: every process of it, as a person would start and stop it."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+import torch
+
+import fedspm as package
+from commands import fedspm
+from fedspm.errors import FedSPMError
+from fedspm.serve.processes import free_port
+
+
+@pytest.fixture(scope="module")
+def running(served):
+    model, run, _ = served
+    port = free_port()
+    command = [sys.executable, "-m", "fedspm.cli", "serve", "all", str(run), "--port", str(port)]
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    url = f"http://127.0.0.1:{port}"
+    wait(lambda: all(client["up"] for client in httpx.get(f"{url}/v1/clients").json()))
+    yield url, process, model
+    process.kill()
+
+
+def wait(happened, seconds=60):
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if happened():
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.1)
+    pytest.fail("it did not happen in time")
+
+
+def children(pid):
+    lines = subprocess.run(["ps", "-e", "-o", "pid=,ppid="], capture_output=True, text=True, check=True).stdout
+    return [int(child) for child, parent in map(str.split, lines.splitlines()) if int(parent) == pid]
+
+
+def nodes(process):
+    return [pid for server in children(process.pid) for pid in children(server)]
+
+
+def test_the_python_client_answers_as_the_estimator(running, vectors):
+    url, _, model = running
+    x = torch.cat([part.x for part in vectors.test])
+    with package.connect(url) as there:
+        assert (there.predict(x) == model.predict(x)).all()
+        assert np.allclose(there.predict_proba(x.numpy()), model.predict_proba(x), atol=1e-6)
+        assert np.allclose(there.route(x), model.route(x), atol=1e-6)
+        assert there.ask(x[0])[0]["client"] in model.client_names_
+        with pytest.raises(FedSPMError, match="a row has shape"):
+            there.predict(x[:, :3])
+    with pytest.raises(FedSPMError, match="does not answer"):
+        package.connect("http://127.0.0.1:1").predict(x)
+
+
+def test_a_killed_node_is_started_again_and_no_request_fails(running, vectors):
+    url, process, _ = running
+    x = vectors.test[0].x
+    before = nodes(process)
+    assert len(before) == 3
+    os.kill(before[0], signal.SIGKILL)
+    with package.connect(url) as there:
+        for _ in range(20):
+            assert len(there.predict(x)) == len(x)
+        wait(lambda: all(client["up"] for client in there.clients()) and len(nodes(process)) == 3)
+    assert before[0] not in nodes(process)
+
+
+def test_a_stop_finishes_what_has_begun_and_leaves_nobody_behind(running, vectors):
+    url, process, _ = running
+    family = [*children(process.pid), *nodes(process)]
+    x, answered, failed = vectors.test[0].x[:4], [], []
+
+    def call():
+        with package.connect(url) as there:
+            while not failed:
+                try:
+                    answered.append(there.predict(x))
+                except FedSPMError as error:
+                    failed.append(str(error))
+
+    callers = [threading.Thread(target=call) for _ in range(4)]
+    for caller in callers:
+        caller.start()
+    wait(lambda: len(answered) > 8)
+    process.send_signal(signal.SIGTERM)
+    assert process.wait(40) == 0
+    for caller in callers:
+        caller.join()
+    # whoever came after the stop was refused or found nobody; nobody was cut off in the middle of an answer
+    assert all("refused (503)" in each or "onnect" in each or "disconnected" in each for each in failed), failed
+    wait(lambda: not any(os.path.exists(f"/proc/{pid}") for pid in family))
+
+
+def test_what_is_wrong_is_said_in_one_sentence(served, tmp_path):
+    _, run, bundle = served
+    node = bundle / "clients" / "north"
+
+    def sentence(*arguments):
+        done = fedspm(*arguments, check=False)
+        assert done.returncode == 1
+        assert done.stderr.count("\n") == 1, done.stderr
+        return done.stderr
+
+    assert "give --tls-cert and --tls-key" in sentence("serve", "node", node, "--host", "0.0.0.0")
+    assert "is not the folder of a node" in sentence("serve", "node", run)
+    (tmp_path / "nodes.toml").write_text('north = "http://127.0.0.1:1"')
+    nodes = ("--nodes", tmp_path / "nodes.toml")
+    assert "no address of the node of 'south'" in sentence("serve", "router", bundle / "router", *nodes)
