@@ -3,8 +3,9 @@
 import io
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
+from typing import IO, cast
 
 import numpy as np
 import torch
@@ -37,10 +38,11 @@ def read_image(path: Path, shape: tuple[int, ...]) -> Tensor:
 
 
 @contextmanager
-def decode_rgb(content: bytes | BinaryIO, where: str) -> Iterator[Image.Image]:
+def decode_rgb(content: bytes | BufferedIOBase, where: str) -> Iterator[Image.Image]:
     """An encoded image of a data set in three channels; a damaged one is named."""
     try:
-        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=FORMATS) as opened:
+        file = io.BytesIO(content) if isinstance(content, bytes) else cast(IO[bytes], content)
+        with Image.open(file, formats=FORMATS) as opened:
             image = opened if opened.mode == "RGB" else opened.convert("RGB")
             image.load()
             yield image

@@ -6,7 +6,8 @@ module, which keep what they are given; any other name is refused.
 
 import math
 import pickle
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any
 
 import numpy as np
 
@@ -61,7 +62,7 @@ class _Restricted(pickle.Unpickler):
         return ADMITTED[module, name]
 
 
-def read_pickle(file: BinaryIO, where: str) -> dict[str, Any]:
+def read_pickle(file: BufferedIOBase, where: str) -> dict[str, Any]:
     """A dictionary of numbers, strings, lists and arrays of bytes."""
     try:
         found = _Restricted(file, encoding="bytes").load()

@@ -1,0 +1,105 @@
+"""fedspm data list | get | show, as a person would call them."""
+
+import json
+import shutil
+import sys
+import urllib.request
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from commands import fedspm
+from fedspm.cli.app import app
+from fedspm.data import named
+from fedspm.errors import FedSPMError
+
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+from forms import write_isic, write_parquet
+
+
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """CIFAR-10 in small and nothing else: no npm, no network."""
+
+    def unreachable(address, timeout):
+        raise OSError("no network in this test")
+
+    write_parquet(tmp_path / "data" / "cifar10", fine=False, style="hub")
+    (tmp_path / "data" / "cifar100").mkdir()
+    monkeypatch.setenv("FEDSPM_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(named, "SYSTEM", tmp_path / "system")
+    monkeypatch.setattr(urllib.request, "urlopen", unreachable)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
+
+
+def said(*arguments):
+    done = CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
+
+
+def test_list_says_what_is_here_and_what_is_missing(machine):
+    lines = {line.split()[0]: line for line in said("list").splitlines() if line}
+    assert "ships with the package" in lines["fashion-sample"]
+    assert lines["cifar10"].endswith("data/cifar10 (parquet)")
+    assert "missing: run `fedspm data get cifar100`" in lines["cifar100"]
+    assert "missing: on Debian or Ubuntu run `apt-get install" in lines["fashion-mnist"]
+    assert "missing" in lines["fed-isic2019"]
+    rows = {row["name"]: row for row in json.loads(said("list", "--json"))}
+    assert rows["cifar10"]["form"] == "parquet"
+    assert rows["cifar100"]["where"] is None
+
+
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("cifar100", r"no network in this test; put cifar-100-python\.tar\.gz into .* by hand"),
+        ("fashion-mnist", "by hand, or on Debian or Ubuntu run `apt-get install dataset-fashion-mnist`"),
+        ("fed-isic2019", r"licences .* for a person to accept; follow FLamby's page"),
+        ("fashion-sample", "nothing to fetch"),
+        ("mnist", "no data set 'mnist'; known are fashion-sample, fashion-mnist, cifar10, cifar100, fed-isic2019"),
+    ],
+)
+def test_get_says_why_not(machine, name, sentence):
+    with pytest.raises(FedSPMError, match=sentence):
+        said("get", name)
+
+
+def test_get_what_is_here(machine):
+    assert "cifar10 is here: " in said("get", "cifar10")
+
+
+@pytest.mark.filterwarnings("ignore:cifar10")
+def test_show_counts_classes_and_clients(machine):
+    options = ("show", "cifar10", "--clients", "2", "--alpha-inter", "10", "--seed", "1")
+    text = said(*options)
+    assert "2 clients, 10 classes, rows of 3 × 32 × 32" in text
+    assert "permutes the label names" in text
+    counts = json.loads(said(*options, "--json"))["clients"]
+    assert list(counts) == ["client-0", "client-1"]
+    automobiles = [sum(fold["automobile"] for fold in client.values()) for client in counts.values()]
+    assert sum(automobiles) == 6
+    row = next(line for line in text.splitlines() if line.startswith("│ automobile"))
+    assert [int(cell) for cell in row.split("│")[2:5]] == [*automobiles, 6]
+    assert sum(sum(fold.values()) for client in counts.values() for fold in client.values()) == 60
+
+
+def test_a_natural_federation_trains_and_says_what_is_absent(tmp_path):
+    path = write_isic(tmp_path / "isic", centers=range(1, 6), each=12)
+    small = ("predictor.encoder=cnn", "predictor.steps=1", "router.steps=1", "data.size=16", f"data.path={path}")
+    settings = [word for setting in small for word in ("--set", setting)]
+    out = tmp_path / "run"
+    done = fedspm("train", "--data", "fed-isic2019", "--rounds", "1", "--out", out, *settings)
+    assert "center 0 (bcn) is absent" in done.stderr
+    assert "5 clients, 40 training rows" in done.stdout
+    assert "balanced" in done.stdout
+    assert "vienna-dias" in done.stdout
+    config = (out / "config.toml").read_text()
+    assert "size = 16" in config
+    assert "clients" not in config
+    metrics = json.loads((out / "metrics.jsonl").read_text())
+    for name in ("balanced_accuracy", "average_balanced_accuracy"):
+        assert 0 <= metrics[name] <= 1
+    assert metrics["clients"].keys() == {"vidir-molemax", "vidir-modern", "rosendahl", "msk", "vienna-dias"}
