@@ -1,6 +1,6 @@
 """The official CIFAR archives are pickles of a dictionary of lists and one NumPy array. This reads those and no others.
 
-Nothing that a pickle names is ever looked up or called. The four names that stand in these files mean classes of this
+Nothing that a pickle names is ever looked up or called. The few names that stand in these files mean things of this
 module, which keep what they are given; any other name is refused.
 """
 
