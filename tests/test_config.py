@@ -27,6 +27,27 @@ def test_the_paper_preset_is_the_method_as_printed():
     assert resolve({"preset": "paper"}, {"predictor": {"normalisation": "group"}}).predictor.normalisation == "group"
 
 
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_the_papers_settings_for_cifar(name):
+    config = resolve({"data": {"name": name}})
+    assert (config.rounds, config.predictor.dimension, config.router.dimension) == (400, 64, 64)
+    assert (config.predictor.batch_size, config.data.clients, config.shift.inverted_channels) == (128, 8, "green")
+    assert resolve({}).shift.inverted_channels == "all"
+
+
+def test_the_papers_settings_for_fed_isic2019():
+    config = resolve({"data": {"name": "fed-isic2019"}})
+    assert (config.rounds, config.predictor.dimension, config.router.dimension) == (400, 256, 128)
+    assert (config.predictor.batch_size, config.router.batch_size, config.data.size) == (32, 32, 64)
+
+
+@pytest.mark.parametrize("name", ["fashion-mnist", "cifar10", "fed-isic2019"])
+def test_a_person_wins_over_the_data_set_and_the_file_of_a_run_says_it_all(name):
+    config = resolve({"preset": "paper", "data": {"name": name}}, {"rounds": 7, "router": {"dimension": 5}})
+    assert (config.rounds, config.router.dimension, config.predictor.normalisation) == (7, 5, "batch")
+    assert resolve(tomllib.loads(config.to_toml())) == config
+
+
 def test_later_layers_win():
     file, command_line = {"rounds": 50, "router": {"steps": 5, "momentum": 0.5}}, {"router": {"steps": 7}}
     config = resolve(file, command_line)
@@ -55,6 +76,9 @@ def test_toml_there_and_back():
         ({"workers": "abc"}, "workers = 'abc'"),
         ({"workers": 0}, "workers = 0"),
         ({"data": {"alpha_intra": float("inf")}}, "data.alpha_intra = inf"),
+        ({"data": {"name": ["cifar10"]}}, "data.name"),
+        ({"data": {"name": "cifar10", "size": 64}}, "data.size: the images of cifar10 all have one size"),
+        ({"data": {"name": "fed-isic2019", "clients": 6}}, "data.clients is for images"),
     ],
 )
 def test_mistakes_get_a_sentence(values, sentence):

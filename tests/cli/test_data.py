@@ -1,102 +1,105 @@
-"""fedspm data check | plot, and training on one's own data, as a person types it."""
+"""fedspm data list | get | show, as a person would call them."""
 
 import json
+import shutil
+import sys
+import urllib.request
+from pathlib import Path
 
-import numpy as np
 import pytest
-from sklearn.datasets import load_wine
 from typer.testing import CliRunner
 
 from commands import fedspm
 from fedspm.cli.app import app
+from fedspm.data import named
 from fedspm.errors import FedSPMError
 
-SMALL = "--components 2 --workers 1 --set em.hold=1 --set predictor.steps=2 --set router.steps=2"
+sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+from forms import write_isic, write_parquet
 
 
-@pytest.fixture(scope="module")
-def table(tmp_path_factory):
-    """scikit-learn's wines, with a site by their alcohol; names that a file system and a formula would stumble over."""
-    wine = load_wine()
-    path = tmp_path_factory.mktemp("data") / "wein.csv"
-    names = [name.replace("/", " of ") for name in wine.feature_names]
-    lines = [";".join(["Ort", *names, "Sorte"])]
-    for row, kind in zip(wine.data, wine.target, strict=True):
-        where = "Hügel/$oben$" if row[0] > 13 else "北 Tal"
-        lines.append(";".join([where, *(str(value).replace(".", ",") for value in row), f"Sorte {kind}"]))
-    path.write_text("\n".join(lines), encoding="utf-8-sig")
-    return path
+@pytest.fixture
+def machine(tmp_path, monkeypatch):
+    """CIFAR-10 in small and nothing else: no npm, no network."""
+
+    def unreachable(address, timeout):
+        raise OSError("no network in this test")
+
+    write_parquet(tmp_path / "data" / "cifar10", fine=False, style="hub")
+    (tmp_path / "data" / "cifar100").mkdir()
+    monkeypatch.setenv("FEDSPM_DATA", str(tmp_path / "data"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setattr(named, "SYSTEM", tmp_path / "system")
+    monkeypatch.setattr(urllib.request, "urlopen", unreachable)
+    monkeypatch.setattr(shutil, "which", lambda name: None)
 
 
-def typed(*arguments, code=0):
-    """A command in this process: starting another takes longer than most of what is tested here."""
-    done = CliRunner().invoke(app, [str(each) for each in arguments])
-    assert isinstance(done.exception, SystemExit | FedSPMError | None), done.exception
-    assert done.exit_code == code, done.output
-    return str(done.exception) if isinstance(done.exception, FedSPMError) else done.stdout
+def said(*arguments):
+    done = CliRunner().invoke(app, ["data", *arguments], catch_exceptions=False)
+    assert done.exit_code == 0, done.output
+    return done.stdout
 
 
-COLUMNS = ["--set", "data.client_column=Ort", "--set", "data.label_column=Sorte"]
+def test_list_says_what_is_here_and_what_is_missing(machine):
+    lines = {line.split()[0]: line for line in said("list").splitlines() if line}
+    assert "ships with the package" in lines["fashion-sample"]
+    assert lines["cifar10"].endswith("data/cifar10 (parquet)")
+    assert "missing: run `fedspm data get cifar100`" in lines["cifar100"]
+    assert "missing: on Debian or Ubuntu run `apt-get install" in lines["fashion-mnist"]
+    assert "missing" in lines["fed-isic2019"]
+    rows = {row["name"]: row for row in json.loads(said("list", "--json"))}
+    assert rows["cifar10"]["form"] == "parquet"
+    assert rows["cifar100"]["where"] is None
 
 
-@pytest.fixture(scope="module")
-def run(table, tmp_path_factory):
-    out = tmp_path_factory.mktemp("runs") / "wein"
-    done = fedspm(
-        "train", "--data", table.name, *COLUMNS, *SMALL.split(), "--rounds", 3, "--out", out, cwd=table.parent
-    )
-    return out, done.stdout
+@pytest.mark.parametrize(
+    ("name", "sentence"),
+    [
+        ("cifar100", r"no network in this test; put cifar-100-python\.tar\.gz into .* by hand"),
+        ("fashion-mnist", "by hand, or on Debian or Ubuntu run `apt-get install dataset-fashion-mnist`"),
+        ("fed-isic2019", r"licences .* for a person to accept; follow FLamby's page"),
+        ("fashion-sample", "nothing to fetch"),
+        ("mnist", "no data set 'mnist'; known are fashion-sample, fashion-mnist, cifar10, cifar100, fed-isic2019"),
+    ],
+)
+def test_get_says_why_not(machine, name, sentence):
+    with pytest.raises(FedSPMError, match=sentence):
+        said("get", name)
 
 
-def test_check(table, tmp_path):
-    text = typed("data", "check", table, *COLUMNS)
-    for word in ("a table with a client column", "13 features", "北 Tal", "training rows", "ready"):
-        assert word in text
-    answer = json.loads(typed("data", "check", table, *COLUMNS, "--json"))
-    assert answer["trainable"]
-    assert answer["classes"] == ["Sorte 0", "Sorte 1", "Sorte 2"]
-    assert typed("data", "check", table, code=1).count("problem") == 2
-    assert not json.loads(typed("data", "check", table, "--json", code=1))["trainable"]
-    assert "there is no folder or file" in typed("data", "check", tmp_path / "nothing", code=1)
+def test_get_what_is_here(machine):
+    assert "cifar10 is here: " in said("get", "cifar10")
 
 
-def test_training_on_a_table_and_asking_it(run, table, tmp_path):
-    out, text = run
-    assert "fedspm on wein: 2 clients" in text
-    assert "samples/queries.csv" in text
-    manifest = json.loads((out / "manifest.json").read_text())
-    assert manifest["shape"] == [13]
-    assert len(manifest["columns"]) == 13
-    page = (out / "report.html").read_text()
-    assert "How the clients" in page
-    assert "北 Tal" in page
-    replies = [
-        json.loads(line) for line in fedspm("route", out, out / "samples" / "queries.csv", "--json").stdout.splitlines()
-    ]
-    assert [reply["row"] for reply in replies] == [1, 2]
-    assert set(replies[0]["posterior"]) == {"Hügel/$oben$", "北 Tal"}
-    answered = typed("route", out, table).splitlines()  # the training table itself: other columns are left out
-    assert len(answered) == 178
-    assert "row 178" in answered[-1]
-    np.savez(tmp_path / "q.npz", x=np.ones((2, 12)))
-    assert "the model was trained on" in typed("route", out, tmp_path / "q.npz", code=1)
+@pytest.mark.filterwarnings("ignore:cifar10")
+def test_show_counts_classes_and_clients(machine):
+    options = ("show", "cifar10", "--clients", "2", "--alpha-inter", "10", "--seed", "1")
+    text = said(*options)
+    assert "2 clients, 10 classes, rows of 3 × 32 × 32" in text
+    assert "permutes the label names" in text
+    counts = json.loads(said(*options, "--json"))["clients"]
+    assert list(counts) == ["client-0", "client-1"]
+    automobiles = [sum(fold["automobile"] for fold in client.values()) for client in counts.values()]
+    assert sum(automobiles) == 6
+    row = next(line for line in text.splitlines() if line.startswith("│ automobile"))
+    assert [int(cell) for cell in row.split("│")[2:5]] == [*automobiles, 6]
+    assert sum(sum(fold.values()) for client in counts.values() for fold in client.values()) == 60
 
 
-def test_it_resumes_from_anywhere_and_notices_other_data(run, table, tmp_path, monkeypatch):
-    out, _ = run
-    monkeypatch.chdir(tmp_path)
-    typed("resume", out)
-    table.write_text(table.read_text("utf-8-sig").replace("14,23", "14,24"), "utf-8")
-    assert "has changed since the run began" in typed("resume", out, code=1)
-
-
-def test_plot(tmp_path):
-    typed("data", "plot", "--clients", 9, "--alpha-inter", "0.5,2", "--out", tmp_path / "p")
-    assert sorted(file.name for file in (tmp_path / "p").iterdir()) == [
-        f"{name}.{kind}" for name in ("labels", "mixing", "shifts") for kind in ("png", "svg")
-    ]
-    labels = (tmp_path / "p" / "labels.svg").read_text()
-    assert labels.count("client-8") == 2
-    assert "ankle boot" in labels
-    assert "× 0.5" in (tmp_path / "p" / "shifts.svg").read_text()
-    assert "give numbers with commas" in typed("data", "plot", "--alpha-inter", "0.5,zero", code=1)
+def test_a_natural_federation_trains_and_says_what_is_absent(tmp_path):
+    path = write_isic(tmp_path / "isic", centers=range(1, 6), each=12)
+    small = ("predictor.encoder=cnn", "predictor.steps=1", "router.steps=1", "data.size=16", f"data.path={path}")
+    settings = [word for setting in small for word in ("--set", setting)]
+    out = tmp_path / "run"
+    done = fedspm("train", "--data", "fed-isic2019", "--rounds", "1", "--out", out, *settings)
+    assert "center 0 (bcn) is absent" in done.stderr
+    assert "5 clients, 40 training rows" in done.stdout
+    assert "balanced" in done.stdout
+    assert "vienna-dias" in done.stdout
+    config = (out / "config.toml").read_text()
+    assert "size = 16" in config
+    assert "clients" not in config
+    metrics = json.loads((out / "metrics.jsonl").read_text())
+    for name in ("balanced_accuracy", "average_balanced_accuracy"):
+        assert 0 <= metrics[name] <= 1
+    assert metrics["clients"].keys() == {"vidir-molemax", "vidir-modern", "rosendahl", "msk", "vienna-dias"}

@@ -21,7 +21,9 @@ app = typer.Typer(
 
 def main() -> None:
     """Run a command; errors that a person can act on become one sentence and exit code 1."""
-    warnings.showwarning = lambda message, *_, **__: errors.print(f"warning: {message}", style="yellow", markup=False)
+    warnings.showwarning = lambda message, *_, **__: errors.print(
+        f"warning: {message}", style="yellow", markup=False, soft_wrap=True
+    )
     sys.path.insert(0, "")  # encoders of one's own are found in the working directory, as with `python -m`
     try:
         app()

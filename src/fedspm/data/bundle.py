@@ -6,8 +6,9 @@ import zipfile
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path, PurePosixPath
-from typing import BinaryIO, cast
+from typing import cast
 
 from fedspm.errors import DamagedFile
 
@@ -32,7 +33,7 @@ class Bundle:
             self._archive.close()
 
     @contextmanager
-    def open(self, name: str) -> Iterator[BinaryIO]:
+    def open(self, name: str) -> Iterator[BufferedIOBase]:
         """One of the files; whatever goes wrong while it is read is said with its name."""
         with damage(self.where(name)):
             if self._archive is None:
@@ -42,10 +43,10 @@ class Bundle:
                 member = self._archive.extractfile(name)
                 assert member is not None
                 with member:
-                    yield cast(BinaryIO, member)
+                    yield cast(BufferedIOBase, member)
             else:
                 with self._archive.open(name) as entry:
-                    yield cast(BinaryIO, entry)
+                    yield cast(BufferedIOBase, entry)
 
     def where(self, name: str) -> str:
         return str(self.path / name) if self._archive is None else f"{name} in {self.path}"

@@ -4,8 +4,8 @@ import gzip
 import math
 import struct
 from collections.abc import Iterator
+from io import BufferedIOBase
 from pathlib import Path
-from typing import BinaryIO
 
 import numpy as np
 
@@ -72,7 +72,7 @@ def _pieces(bundle: Bundle, stem: str, dimensions: int) -> Iterator[np.ndarray]:
             yield piece
 
 
-def _idx(file: BinaryIO, where: str, dimensions: int) -> Iterator[np.ndarray]:
+def _idx(file: BufferedIOBase, where: str, dimensions: int) -> Iterator[np.ndarray]:
     """An idx file, a few thousand rows at a time."""
     zipped = file.read(2) == b"\x1f\x8b"
     file.seek(0)

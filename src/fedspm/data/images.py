@@ -4,8 +4,9 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any, BinaryIO, TypeVar
+from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 import torch
@@ -55,10 +56,11 @@ def read_image(
 
 
 @contextmanager
-def decode_rgb(content: bytes | BinaryIO, where: str) -> Iterator[Image.Image]:
+def decode_rgb(content: bytes | BufferedIOBase, where: str) -> Iterator[Image.Image]:
     """An encoded image of a data set in three channels; a damaged one is named."""
     try:
-        with Image.open(io.BytesIO(content) if isinstance(content, bytes) else content, formats=FORMATS) as opened:
+        file = io.BytesIO(content) if isinstance(content, bytes) else cast(IO[bytes], content)
+        with Image.open(file, formats=FORMATS) as opened:
             image = opened if opened.mode == "RGB" else opened.convert("RGB")
             image.load()
             yield image

@@ -1,7 +1,8 @@
 """Parquet in small pieces: a few hundred rows are in memory at a time."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any
 
 from fedspm.errors import DamagedFile, FedSPMError
 
@@ -11,7 +12,7 @@ ROWS = 500
 class Table:
     """An open parquet file: its columns, its number of rows, and the rows in pieces."""
 
-    def __init__(self, file: BinaryIO, where: str):
+    def __init__(self, file: BufferedIOBase, where: str):
         try:
             import pyarrow
             from pyarrow.parquet import ParquetFile

@@ -1,16 +1,19 @@
 """The official CIFAR archives are pickles of a dictionary of lists and one NumPy array. This reads those and no others.
 
-Nothing that a pickle names is ever looked up or called. The four names that stand in these files mean classes of this
+Nothing that a pickle names is ever looked up or called. The few names that stand in these files mean things of this
 module, which keep what they are given; any other name is refused.
 """
 
 import math
 import pickle
-from typing import Any, BinaryIO
+from io import BufferedIOBase
+from typing import Any, cast
 
 import numpy as np
 
 from fedspm.errors import DamagedFile
+
+PIECE = 1 << 20
 
 
 class _Kind:
@@ -27,11 +30,15 @@ class _Array:
 
     def __init__(self, *_: object): ...
 
-    def __setstate__(self, state: tuple[int, tuple[int, ...], _Kind, bool, bytes]) -> None:
+    def __setstate__(self, state: tuple[int, tuple[int, ...], _Kind, bool, bytes | bytearray]) -> None:
         _, self.shape, self.kind, self.by_columns, self.content = state
 
     def array(self) -> np.ndarray:
-        if self.kind.code not in ("u1", "|u1", "uint8") or self.by_columns or not isinstance(self.content, bytes):
+        if (
+            self.kind.code not in ("u1", "|u1", "uint8")
+            or self.by_columns
+            or not isinstance(self.content, bytes | bytearray)
+        ):
             raise ValueError("its array does not hold unsigned bytes, row by row")
         if len(self.content) != math.prod(self.shape):
             raise ValueError(f"its array promises {self.shape} bytes and holds {len(self.content)}")
@@ -54,17 +61,39 @@ ADMITTED: dict[tuple[str, str], Any] = {
 }
 
 
-class _Restricted(pickle.Unpickler):
+class _InPieces:
+    """A long string is read piece by piece: what reads archives would hold it twice."""
+
+    def __init__(self, file: BufferedIOBase):
+        self._file = file
+        self.readline = file.readline
+
+    def read(self, size: int) -> bytes | bytearray:
+        if size <= PIECE:
+            return self._file.read(size)
+        content, held = bytearray(size), 0
+        while held < size:
+            piece = self._file.read(min(PIECE, size - held))
+            if not piece:
+                raise EOFError
+            content[held : held + len(piece)] = piece
+            held += len(piece)
+        return content
+
+
+class _Restricted(pickle._Unpickler):
+    """The one written in Python: the other one holds a pickled array twice."""
+
     def find_class(self, module: str, name: str) -> Any:
         if (module, name) not in ADMITTED:
             raise pickle.UnpicklingError(f"it names {module}.{name}, which has no business in these files")
         return ADMITTED[module, name]
 
 
-def read_pickle(file: BinaryIO, where: str) -> dict[str, Any]:
+def read_pickle(file: BufferedIOBase, where: str) -> dict[str, Any]:
     """A dictionary of numbers, strings, lists and arrays of bytes."""
     try:
-        found = _Restricted(file, encoding="bytes").load()
+        found = _Restricted(cast(Any, _InPieces(file)), encoding="bytes").load()
         plain = {key.decode("ascii") if isinstance(key, bytes) else key: value for key, value in found.items()}
         return {key: value.array() if isinstance(value, _Array) else value for key, value in plain.items()}
     except Exception as error:  # a damaged pickle fails in any way it likes
