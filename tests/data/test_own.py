@@ -341,6 +341,8 @@ def test_data_sets_in_memory():
     assert by_name.fingerprint == partitioned.fingerprint
     assert by_name.classes.tolist() == ["cat", "dog"]
     assert by_name.shape == (3, 9, 9)
+    large = {name: FakeDataset({"image": [Image.new("L", (70, 70))] * 6, "label": [0, 1] * 3}) for name in "ab"}
+    assert Federation.from_datasets(large).shape == (3, 64, 64)  # alike, and too large to be kept
     larger = FakeDataset({"image": [Image.new("L", (20, 20))] * 6, "label": [0, 1] * 3}, ["cat", "dog"])
     assert Federation.from_datasets({"a": dataset(0), "b": larger}).shape == (3, 64, 64)
     tested = Federation.from_datasets(
