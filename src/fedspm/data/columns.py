@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from fedspm.data.draft import Draft, Reading, listed, text_of
-from fedspm.data.images import ENDINGS, read_images
+from fedspm.data.images import ENDINGS, image_size, read_images
 
 USUAL = {
     "client": ("client", "client_id", "center", "centre", "site", "hospital"),
@@ -38,18 +38,23 @@ class Block:
 def read_blocks(draft: Draft, blocks: Sequence[Block], how: Reading) -> Draft:
     """Find the roles of the columns in the first block, then read all of them."""
     roles, features = _roles(draft, blocks[0], how)
+    complete = []
     for block in blocks:
         if lacking := [name for name in (*roles.values(), *features) if name not in block.columns]:
             draft.problems.append(f"{block.where} has no column {lacking[0]!r}, which {blocks[0].where} has")
         elif "label" in roles and ("client" in roles or block.client is not None):
-            _read(draft, block, roles, features, how)
+            complete.append(block)
+    sources = [_sources(block, block.columns[roles["image"]]) if "image" in roles else None for block in complete]
+    size = image_size(how.size, [each for each in sources if each is not None])
+    for block, images in zip(complete, sources, strict=True):
+        _read(draft, block, roles, features, images, size)
     return draft.finish()
 
 
 def _roles(draft: Draft, block: Block, how: Reading) -> tuple[dict[str, str], list[str]]:
     """Role → column, and what is left as features; several columns that fit are a problem, not a guess."""
     names = [name for name in block.columns if name not in how.ignore]
-    for unknown in set(how.ignore) - set(block.columns):
+    for unknown in [name for name in how.ignore if name not in block.columns]:
         draft.problems.append(f"{block.where} has no column {unknown!r} to ignore; {_known(block, unknown)}")
     given = {"client": block.client, "split": block.split}
     roles: dict[str, str] = {}
@@ -90,7 +95,14 @@ def _known(block: Block, wanted: str | None = None) -> str:
     return f"its columns are {', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
 
 
-def _read(draft: Draft, block: Block, roles: Mapping[str, str], features: Sequence[str], how: Reading) -> None:
+def _read(
+    draft: Draft,
+    block: Block,
+    roles: Mapping[str, str],
+    features: Sequence[str],
+    images: Column | None,
+    size: tuple[int, int],
+) -> None:
     labels = draft.labels(_named(block, block.columns[roles["label"]]), f"{block.where}, column {roles['label']!r}")
     clients = [block.client or ""] * len(labels)
     if block.client is None:
@@ -103,11 +115,10 @@ def _read(draft: Draft, block: Block, roles: Mapping[str, str], features: Sequen
         return
     kept = list(range(len(labels)))
     x: Tensor | np.ndarray
-    if "image" in roles:
-        values = block.columns[roles["image"]]
-        names = [_name(block, j, value) for j, value in enumerate(_texts(values))]
-        sources = [_located(block.folder, value or "") for value in values] if _are_texts(values) else values
-        x, kept, errors = read_images(sources, names, how.size)
+    if images is not None:
+        paths = images if isinstance(images, list) else [None] * len(labels)
+        names = [f"{block.where}, row {j}{f': {path}' if path else ''}" for j, path in enumerate(paths, 1)]
+        x, kept, errors = read_images(images, names, size)
         draft.problems += [str(error) for error in errors]
         draft.remarks.append(f"images are scaled to {x.shape[2]} × {x.shape[3]} pixels")
     else:
@@ -197,16 +208,11 @@ def _number(text: str | None) -> float | None:
 # -- images ----------------------------------------------------------------------------------------------------------
 
 
-def _are_texts(values: Column) -> bool:
-    return len(values) > 0 and isinstance(values[0], str)
-
-
-def _texts(values: Column) -> Column:
-    return values if _are_texts(values) else [None] * len(values)
-
-
-def _name(block: Block, row: int, path: str | None) -> str:
-    return f"{block.where}, row {row + 1}" + (f": {path}" if path else "")
+def _sources(block: Block, values: Column) -> Column:
+    """A list of paths where the column holds text; images and bytes as they are."""
+    if len(values) and isinstance(values[0], str):
+        return [_located(block.folder, text_of(value) or "") for value in values]
+    return values
 
 
 def _located(folder: Path | None, value: str) -> Path:

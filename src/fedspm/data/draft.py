@@ -114,5 +114,5 @@ def text_of(value: Any) -> str | None:
     """A label or a name as text; None if there is none."""
     if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
         return None
-    text = value.decode() if isinstance(value, bytes) else str(value)
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     return text.strip() or None

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 
 from fedspm.data.draft import Draft, Reading
-from fedspm.data.images import ENDINGS, read_images
+from fedspm.data.images import ENDINGS, image_size, read_images
 
 SPLITS = {"train", "test"}
 FORM = "a folder a client, in it a folder a class of images"
@@ -22,7 +22,7 @@ def read_folder(path: Path, how: Reading) -> Draft:
         )
     if found:
         clients, splits, labels, files = zip(*found, strict=True)
-        x, kept, errors = read_images(files, [str(file) for file in files], how.size)
+        x, kept, errors = read_images(files, [str(file) for file in files], image_size(how.size, [files]))
         draft.problems += [str(error) for error in errors]
         draft.add(x, np.array(labels)[kept], [clients[j] for j in kept], [splits[j] for j in kept])
         draft.remarks.append(f"images are scaled to {x.shape[2]} × {x.shape[3]} pixels")

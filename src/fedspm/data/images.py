@@ -4,6 +4,7 @@ import io
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from functools import partial
 from io import BufferedIOBase
 from pathlib import Path
 from typing import IO, Any, TypeVar, cast
@@ -68,13 +69,14 @@ def decode_rgb(content: bytes | BufferedIOBase, where: str) -> Iterator[Image.Im
         raise DamagedFile(f"{where} has an image that cannot be read, it is damaged or cut off: {error}") from error
 
 
-def read_images(sources: Any, names: Sequence[str], size: int | None) -> tuple[Tensor, list[int], list[FedSPMError]]:
+def read_images(
+    sources: Any, names: Sequence[str], size: tuple[int, int]
+) -> tuple[Tensor, list[int], list[FedSPMError]]:
     """Images in three channels and one size, the positions of those that could be read, and errors of the others.
 
     The sources are a list, a tuple, or a column of a data set that decodes an element when it is asked for it.
-    Without a size they keep theirs if they are all alike and at most 64 × 64.
     """
-    height, width = (size, size) if size else _common_size(sources)
+    height, width = size
     x = torch.empty(len(sources), 3, height, width, memory_format=torch.channels_last)
 
     def read(j: int) -> FedSPMError | None:
@@ -87,6 +89,15 @@ def read_images(sources: Any, names: Sequence[str], size: int | None) -> tuple[T
     errors = list(_each(read, sources))
     kept = [j for j, error in enumerate(errors) if error is None]
     return x if len(kept) == len(x) else x[kept], kept, [error for error in errors if error is not None]
+
+
+def image_size(side: int | None, batches: Sequence[Any]) -> tuple[int, int]:
+    """(height, width): what is asked for; if nothing is, the images' own if all are alike and at most 64, else 64."""
+    if side:
+        return side, side
+    sizes = {each for sources in batches for each in _each(partial(_size, sources), sources)} - {None}
+    only = sizes.pop() if len(sizes) == 1 else None
+    return only if only and max(only) <= SIDE else (SIDE, SIDE)
 
 
 def encode_png(x: Tensor) -> bytes:
@@ -111,18 +122,12 @@ def _opened(source: Any) -> Image.Image:
     raise TypeError(f"a {type(source).__name__} is not an image")
 
 
-def _common_size(sources: Any) -> tuple[int, int]:
-    """(height, width) of all images, if they are alike and small."""
-
-    def size(j: int) -> tuple[int, int] | None:
-        try:
-            with _opened(sources[j]) as image:  # reads no more than the header of a file
-                return image.height, image.width
-        except BROKEN:
-            return None  # named when it is decoded
-
-    first, *others = set(_each(size, sources)) - {None} or {(SIDE, SIDE)}
-    return first if first and not others and max(first) <= SIDE else (SIDE, SIDE)
+def _size(sources: Any, j: int) -> tuple[int, int] | None:
+    try:
+        with _opened(sources[j]) as image:  # reads no more than the header of a file
+            return image.height, image.width
+    except BROKEN:
+        return None  # named when it is decoded
 
 
 def _each(function: Callable[[int], Out], sources: Any) -> Iterator[Out]:
