@@ -144,10 +144,10 @@ def results_table(metrics: dict[str, Any], title: str) -> Table:
     for heading in ("system", "average", "routing", "test rows"):
         table.add_column(heading, justify="right")
     rows = sum(client["rows"] for client in metrics["clients"].values())
-    everybody = (metrics["system_accuracy"], metrics["average_accuracy"], metrics.get("routing_accuracy"))
+    everybody = [metrics.get(f"{name}_accuracy") for name in ("system", "average", "routing")]
     table.add_row("all clients", *map(_share, everybody), f"{rows:,}", style="bold", end_section=True)
     for name, client in metrics["clients"].items():
-        values = (client["system_accuracy"], client["accuracy"], client.get("routing_accuracy"))
+        values = [client.get(name) for name in ("system_accuracy", "accuracy", "routing_accuracy")]
         table.add_row(escape(name), *map(_share, values), f"{client['rows']:,}")
     return table
 

@@ -2,6 +2,6 @@
 
 from fedspm.cli.app import main
 
-from fedspm.cli import train, compare, look, bench  # isort: skip  (importing a file adds its commands)
+from fedspm.cli import train, compare, look, federation, bench  # isort: skip  (importing a file adds its commands)
 
-__all__ = ["bench", "compare", "look", "main", "train"]
+__all__ = ["bench", "compare", "federation", "look", "main", "train"]

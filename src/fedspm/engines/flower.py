@@ -6,7 +6,7 @@ exchange: its row of τ stays, the mean is over the others, and it is asked agai
 
 import json
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
 
@@ -109,9 +109,8 @@ def introduce(post: Post, nodes: set[int], seconds: float) -> dict[str, Introduc
     return found
 
 
-def agreed_task(sites: dict[str, Introduction]) -> tuple[Task, np.ndarray]:
-    """The task of sites that were introduced, in the order of their names, and its classes."""
-    names = sorted(sites)
+def agreed_task(sites: dict[str, Introduction], names: Sequence[str]) -> tuple[Task, np.ndarray]:
+    """The task of sites that were introduced, in the order of `names`, and its classes."""
     shapes = {sites[name].shape for name in names}
     if len(shapes) > 1:
         known = ", ".join(f"{name} {sites[name].shape}" for name in names)

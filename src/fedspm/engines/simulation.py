@@ -79,7 +79,12 @@ def simulate(
             num_supernodes=len(sites),
             backend_config={
                 "client_resources": resources,
-                "init_args": {"num_cpus": cores, "log_to_driver": False, "include_dashboard": False, "logging_level": logging.ERROR},
+                "init_args": {
+                    "num_cpus": cores,
+                    "log_to_driver": False,
+                    "include_dashboard": False,
+                    "logging_level": logging.ERROR,
+                },
             },
         )
     if failures:
