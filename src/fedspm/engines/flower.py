@@ -154,8 +154,7 @@ class FlowerEngine:
             "classes": self.classes.tolist(),
         }
 
-    @property
-    def privates(self) -> dict[str, Tensors]:
+    def private_states(self) -> dict[str, Tensors]:
         """None: they are the sites'."""
         return {}
 
