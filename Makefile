@@ -24,7 +24,7 @@ test: $(READY)  ## run every test
 	$(BIN)/python -m pytest
 
 test-faults: $(READY)  ## run the tests that start and kill real servers and sites (about a quarter of an hour)
-	$(BIN)/python -m pytest tests/faults --override-ini=testpaths=tests/faults
+	$(BIN)/python -m pytest tests/faults -o norecursedirs=
 
 check: $(READY)  ## lint and type-check
 	$(BIN)/ruff check .

@@ -26,7 +26,7 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 from fedspm.engines.local import keep_freed_memory
 from fedspm.engines.site import Site, SiteConfig
 
-POLL = 0.1  # seconds between looks for a message, at the SuperNode and at the SuperLink
+SHORTEST, LONGEST, GROWTH = 0.05, 1.0, 1.5  # seconds between looks for a message: soon after the last one, then rarer
 
 
 def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | None, port: int) -> None:
@@ -42,11 +42,30 @@ def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | 
     flower_supernode()
 
 
+class Patience:
+    """Short waits that grow while nothing happens: an exchange follows the last one soon, or not for long."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._next = SHORTEST
+
+    def wait(self) -> None:
+        time.sleep(self._next)
+        self._next = min(self._next * GROWTH, LONGEST)
+
+
 class Brisk:
     """Flower's main loop sleeps three seconds when there is no message, and has no setting for it."""
 
+    def __init__(self) -> None:
+        self._patience = Patience()
+
     def sleep(self, seconds: float) -> None:
-        time.sleep(min(seconds, POLL))
+        if seconds < 3:  # it waits for the site's reply: there was a message
+            self._patience.reset()
+        self._patience.wait()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
@@ -61,13 +80,15 @@ class Worker:
     def run(self) -> None:
         asking = self._client(RuntimeVersionHttpInterceptor(component_name="SuperExec"))
         wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        patience = Patience()
         while True:
             try:
                 task = asking.AcquireTask(wanted)
                 if task.token:
                     self._take(task.token)
+                    patience.reset()
                 else:
-                    time.sleep(POLL)
+                    patience.wait()
             except Exception as error:  # the SuperNode is starting or stopping, or a message was withdrawn
                 print(f"fedspm: {error!r}", file=sys.stderr, flush=True)
                 time.sleep(1.0)

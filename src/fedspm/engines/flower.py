@@ -49,7 +49,7 @@ class Waiting:
 
     seconds: float = 600.0  # for the answers to one exchange
     min_clients: int = 1  # answers without which an exchange does not count
-    poll: float = 0.1  # seconds between looks for answers
+    poll: float = 0.1  # seconds between looks for answers, at first; later a twentieth of the time that has passed
 
 
 class Post:
@@ -71,14 +71,14 @@ class Post:
             raise FedSPMError(f"Flower took {len(ids)} of {len(messages)} messages; look into its log")
         open_ = {number: node for number, node in zip(ids, contents, strict=True) if number}
         answers: dict[int, RecordDict | str] = dict.fromkeys(contents, f"no answer within {seconds:g} s")
-        end = time.monotonic() + seconds
-        while open_ and time.monotonic() < end:
+        began = time.monotonic()
+        while open_ and (passed := time.monotonic() - began) < seconds:
             for reply in self.grid.pull_messages(list(open_)):
                 node = open_.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
                     answers[node] = reply.content if reply.has_content() else f"Flower says: {reply.error.reason}"
             if open_:
-                time.sleep(self.waiting.poll)
+                time.sleep(min(1.0, max(self.waiting.poll, passed / 20)))
         return answers
 
 
