@@ -46,7 +46,9 @@ class Loopback:
 
 
 @contextmanager
-def loopback(federation: Federation, config: Config, folder: Path) -> Iterator[Loopback]:
+def loopback(
+    federation: Federation, config: Config, folder: Path, algorithms: tuple[str, ...] = ()
+) -> Iterator[Loopback]:
     """Everything up and registered; everything down again at the end."""
     refuse_existing(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -58,6 +60,7 @@ def loopback(federation: Federation, config: Config, folder: Path) -> Iterator[L
         connect(folder / "server" / "operator", net.superlink, net.certificates)
         for site in site_configs(federation, algorithm, folder / "sites", "cpu"):
             place = Path(site.rows).parent
+            site = site.model_copy(update={"algorithms": algorithms or site.algorithms})  # noqa: PLW2901
             write_atomically(place / "site.toml", tomli_w.dumps(site.model_dump(mode="json")))
             public = make_key(place / "key")
             flwr(folder / "server" / "operator", "supernode", "register", str(public), CONNECTION, "--name", site.name)

@@ -33,18 +33,10 @@ def launch(run: Path, superlink: str, certificates: Path | None) -> None:
     write_atomically(app / "pyproject.toml", tomli_w.dumps(APP))
     write_atomically(app / "fedspm_run" / "__init__.py", "")
     write_atomically(app / "fedspm_run" / "server.py", "from fedspm.deploy.server import app\n\n__all__ = ['app']\n")
-    write_atomically(app / "fedspm_run" / "client.py", CLIENT)
+    write_atomically(app / "fedspm_run" / "client.py", "from fedspm.deploy.client import app\n\n__all__ = ['app']\n")
     connect(home, superlink, certificates)
     (run / OUTCOME).unlink(missing_ok=True)
     flwr(home, "run", str(app), CONNECTION, "--run-config", f'folder="{run.resolve()}"')
-
-
-CLIENT = '''"""Sites answer with what is installed there (`fedspm federation site`); this code is never run."""
-
-from flwr.clientapp import ClientApp
-
-app = ClientApp()
-'''
 
 
 def follow(run: Path, say: Callable[[str], None], alive: Callable[[], None] = lambda: None) -> None:
