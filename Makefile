@@ -28,7 +28,7 @@ test: $(DEV)  ## run every test
 	$(BIN)/python -m pytest
 
 test-faults: $(DEV)  ## run the tests that start and kill real servers and sites (about a quarter of an hour)
-	$(BIN)/python -m pytest tests/faults --override-ini=testpaths=tests/faults
+	$(BIN)/python -m pytest tests/faults -o norecursedirs=
 
 check: $(DEV)  ## lint and type-check
 	$(BIN)/ruff check .

@@ -28,6 +28,7 @@ MAY_IMPORT = {
     "evaluation": LEAVES | {"core", "data"},
     "runs": LEAVES | {"core", "data", "algorithms", "config", "evaluation", "files"},
     "training": {"core", "data", "engines", "config", "errors", "evaluation", "likelihood", "runs"},
+    "deploy": LEAVES | {"algorithms", "config", "core", "data", "deploy", "engines", "files", "runs", "training"},
     "diagnose": LEAVES | {"files", "likelihood", "pictures", "runs"},
     "queries": LEAVES | {"core", "data", "evaluation", "runs"},
     "cell": LEAVES | {"config", "report", "runs", "training"},

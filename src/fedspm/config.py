@@ -133,6 +133,7 @@ class Sites(Strict):
 
     wait: float = Field(600.0, gt=0, description="seconds to wait for the sites' answers to one exchange")
     min_clients: int = Field(1, ge=1, description="sites that must answer, or the round is repeated")
+    names: tuple[str, ...] = Field((), description="the sites of a run across machines, as their site.toml call them")
 
 
 class Config(Settings):

@@ -105,6 +105,13 @@ class Run:
             )
         return cls(path)
 
+    def begun(self) -> bool:
+        return (self.path / "manifest.json").exists()
+
+    def describe(self, manifest: Mapping[str, Any]) -> None:
+        """Across sites the folder comes first; who takes part is known when they have come."""
+        write_atomically(self.path / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False))
+
     @property
     def config(self) -> Config:
         return resolve(load_config(self.path / "config.toml"))
@@ -147,6 +154,8 @@ class Run:
         algorithm = self.algorithm(networks)
         checkpoint = self.latest()
         algorithm.require_fit(checkpoint.shared)
+        if not checkpoint.privates:
+            raise FedSPMError(f"{self.path} was trained across sites: what is needed to predict stayed with them")
         return Model(algorithm, checkpoint.shared, [checkpoint.privates[name] for name in self.task.names])
 
     # -- metrics -----------------------------------------------------------------------------------------------------
@@ -292,19 +301,29 @@ def _load(path: Path) -> Tensors:
 
 def manifest(federation: Federation, algorithm: Algorithm, command: str) -> dict[str, Any]:
     """Where a model comes from: data, seed, versions, command, machine."""
+    return _manifest(algorithm, federation.classes, command) | {
+        "data_fingerprint": federation.fingerprint,
+        "columns": federation.columns and list(federation.columns),
+        "range": federation.range,
+    }
+
+
+def site_manifest(algorithm: Algorithm, classes: np.ndarray) -> dict[str, Any]:
+    """The same of a run across sites, whose rows nobody here has seen."""
+    return _manifest(algorithm, classes, "fedspm federation train") | {"data_fingerprint": "at the sites"}
+
+
+def _manifest(algorithm: Algorithm, classes: np.ndarray, command: str) -> dict[str, Any]:
     return {
         "fedspm": __version__,
         "id": uuid.uuid4().hex[:16],
         "command": command,
         "created": datetime.now(UTC).isoformat(timespec="seconds"),
         "seed": algorithm.settings.seed,
-        "data_fingerprint": federation.fingerprint,
-        "clients": list(federation.names),
-        "counts": list(federation.counts),
-        "classes": federation.classes.tolist(),
-        "shape": list(federation.shape),
-        "columns": federation.columns and list(federation.columns),
-        "range": federation.range,
+        "clients": list(algorithm.task.names),
+        "counts": list(algorithm.task.counts),
+        "classes": classes.tolist(),
+        "shape": list(algorithm.task.shape),
         "components": algorithm.settings.components,
         "encoders": algorithm.sizes(),
         "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},

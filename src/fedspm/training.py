@@ -37,8 +37,7 @@ class Engine(Exchange, Protocol):
     traffic: Traffic
     absent: dict[str, str]  # clients that were left out of an exchange of this round, and why
 
-    @property
-    def privates(self) -> dict[str, Tensors]: ...
+    def private_states(self) -> dict[str, Tensors]: ...
 
     def begin_round(self, number: int, participants: Sequence[int] | None = None) -> None: ...
 
@@ -78,7 +77,7 @@ def personalised(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model
     engine.invite_all()  # everybody is evaluated, whoever trained
     if algorithm.personalises():
         engine(algorithm.personalise, shared)
-    return Model(algorithm, engine.send(shared), list(engine.privates.values()))
+    return Model(algorithm, engine.send(shared), list(engine.private_states().values()))
 
 
 def evaluated(algorithm: Algorithm, engine: Engine, shared: Tensors, federation: Federation | None) -> dict[str, Any]:
@@ -144,7 +143,7 @@ def train_on(
     """
     if checkpoint is None:
         shared, done, seconds = begin(algorithm, engine), 0, 0.0
-        run.save(Checkpoint(0, 0.0, shared, engine.privates), config.keep_checkpoints)
+        run.save(Checkpoint(0, 0.0, shared, engine.private_states()), config.keep_checkpoints)
     else:
         algorithm.require_fit(checkpoint.shared)
         shared, done, seconds = checkpoint.shared, checkpoint.round, checkpoint.seconds
@@ -158,7 +157,7 @@ def train_on(
         before = None
         if diagnosis and config.diagnose_every and done % config.diagnose_every == 0:
             with clock.paused():
-                before = diagnosis.before(engine.send(shared), list(engine.privates.values()))
+                before = diagnosis.before(engine.send(shared), list(engine.private_states().values()))
         shared = one_round(algorithm, engine, shared, done)
         if before:
             with clock.paused():
@@ -175,7 +174,7 @@ def train_on(
             watcher.evaluated(metrics)
             clock.start()
         if due or stop or federation is None:
-            run.save(Checkpoint(done, clock.seconds(), shared, engine.privates), config.keep_checkpoints)
+            run.save(Checkpoint(done, clock.seconds(), shared, engine.private_states()), config.keep_checkpoints)
         if stop:
             return done
     if done not in {line["round"] for line in run.metrics()}:  # a finished run whose metrics were lost

@@ -1,5 +1,7 @@
 """Replies that are not what was asked for: each is refused with a sentence that names the site, and changes nothing."""
 
+import io
+
 import pytest
 import torch
 
@@ -25,7 +27,7 @@ def test_tensors_come_back_as_they_went():
         "empty": torch.zeros(0, 3),
     }
     back = wire.to_tensors(wire.to_record(tensors))
-    assert list(back) == list(tensors)
+    assert back.keys() == tensors.keys()
     for name, value in tensors.items():
         assert back[name].dtype == value.dtype
         assert torch.equal(back[name], value)
@@ -46,11 +48,11 @@ def header(**changes):
     return bad
 
 
-def array(name, change):
+def tensor(name, change):
     def bad(content):
-        record = dict(content["reply"])
-        record[name] = Array(change(record[name].numpy() if name in record else np.zeros(2, np.float32)))
-        content["reply"] = ArrayRecord(record)
+        tensors = wire.to_tensors(content["reply"])
+        tensors[name] = change(tensors.get(name, torch.zeros(2)))
+        content["reply"] = wire.to_record(tensors)
         return content
 
     return bad
@@ -58,8 +60,8 @@ def array(name, change):
 
 def value(number):
     def put(values):
-        values = values.copy()
-        values.flat[0] = number
+        values = values.clone()
+        values.flatten()[0] = number
         return values
 
     return put
@@ -67,51 +69,50 @@ def value(number):
 
 def without(name):
     def bad(content):
-        content["reply"] = ArrayRecord({key: each for key, each in content["reply"].items() if key != name})
+        tensors = wire.to_tensors(content["reply"])
+        content["reply"] = wire.to_record({key: each for key, each in tensors.items() if key != name})
         return content
 
     return bad
 
 
-def raw(dtype, data):
+def raw(change, stype="safetensors"):
     def bad(content):
-        record = dict(content["reply"])
-        record["tilt.gamma"] = Array(dtype, (3, 2), "numpy.ndarray", data)
-        content["reply"] = ArrayRecord(record)
+        data = change(content["reply"]["tensors"].data)
+        content["reply"] = ArrayRecord({"tensors": Array("uint8", (len(data),), stype, data)})
         return content
 
     return bad
 
 
-def pickled():
-    import io
-
+def pickled(_):
     buffer = io.BytesIO()
     np.save(buffer, np.array([{"a": 1}], dtype=object), allow_pickle=True)
     return buffer.getvalue()
 
 
 BAD = {
-    "NaN": (array("tilt.gamma", value(np.nan)), "not finite"),
-    "infinity": (array("tilt.gamma", value(np.inf)), "not finite"),
-    "minus infinity": (array("tilt.gamma", value(-np.inf)), "not finite"),
-    "a wrong shape": (array("tilt.gamma", lambda values: values[:2]), "of shape"),
-    "a transposed shape": (array("tilt.gamma", lambda values: values.T.copy()), "of shape"),
-    "a scalar": (array("tilt.gamma", lambda values: np.array(1, np.float32)), "of shape"),
-    "double precision": (array("tilt.gamma", lambda values: values.astype(np.float64)), "float64"),
-    "whole numbers": (array("tilt.gamma", lambda values: values.astype(np.int64)), "int64"),
-    "complex numbers": (array("tilt.gamma", lambda values: values.astype(np.complex64)), "complex64"),
-    "text": (array("tilt.gamma", lambda values: np.array(["x"])), "not a kind of number"),
-    "an unknown name": (array("tilt.delta", lambda values: values), "most sites"),
-    "a head": (array("head.weight", lambda values: values), "not declared"),
-    "responsibilities": (array("responsibilities", lambda values: values), "not declared"),
+    "NaN": (tensor("tilt.gamma", value(np.nan)), "not finite"),
+    "infinity": (tensor("tilt.gamma", value(np.inf)), "not finite"),
+    "minus infinity": (tensor("tilt.gamma", value(-np.inf)), "not finite"),
+    "a wrong shape": (tensor("tilt.gamma", lambda values: values[:2]), "of shape"),
+    "a transposed shape": (tensor("tilt.gamma", lambda values: values.T), "of shape"),
+    "a scalar": (tensor("tilt.gamma", lambda values: torch.tensor(1.0)), "of shape"),
+    "double precision": (tensor("tilt.gamma", lambda values: values.double()), "float64"),
+    "whole numbers": (tensor("tilt.gamma", lambda values: values.long()), "int64"),
+    "complex numbers": (tensor("tilt.gamma", lambda values: values.to(torch.complex64)), "not a kind of number"),
+    "brain floats": (tensor("tilt.gamma", lambda values: values.bfloat16()), "not a kind of number"),
+    "an unknown name": (tensor("tilt.delta", lambda values: values), "most sites"),
+    "a head": (tensor("head.weight", lambda values: values), "not declared"),
+    "responsibilities": (tensor("responsibilities", lambda values: values), "not declared"),
     "a missing name": (without("tilt.gamma"), "is missing"),
     "no tensors": (lambda content: RecordDict({"fedspm": content["fedspm"]}), "no 'reply'"),
     "no header": (lambda content: RecordDict({"reply": content["reply"]}), "no header"),
     "an empty message": (lambda content: RecordDict(), "no header"),
-    "bytes that are no array": (raw("float32", b"nonsense"), "cannot be read"),
-    "a short array": (raw("float32", Array(np.zeros((3, 2), np.float32)).data[:-4]), "cannot be read"),
-    "a pickle": (raw("object", pickled()), "cannot be read"),
+    "bytes that are no tensors": (raw(lambda data: b"nonsense"), "cannot be read"),
+    "short bytes": (raw(lambda data: data[:-4]), "cannot be read"),
+    "a pickle": (raw(pickled), "cannot be read"),
+    "another format": (raw(pickled, "numpy.ndarray"), "not one array of safetensors"),
     "more rows": (header(rows=10**6), "when it joined"),
     "rows that are no number": (header(rows="many"), "when it joined"),
     "no weight": (header(weight=0.0), "weight"),
@@ -173,9 +174,9 @@ def test_a_good_reply_is_not_refused(after_a_round):
 @pytest.mark.parametrize(
     ("bad", "why"),
     [
-        (array("tau", value(np.nan)), "not finite"),
-        (array("tau", lambda values: values[:1]), "of shape"),
-        (array("rows", lambda values: values), "not declared"),
+        (tensor("tau", value(np.nan)), "not finite"),
+        (tensor("tau", lambda values: values[:1]), "of shape"),
+        (tensor("rows", lambda values: values), "not declared"),
         (header(kind="mean", weight=1.0), "of shape"),
     ],
 )

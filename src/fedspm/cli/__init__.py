@@ -2,6 +2,6 @@
 
 from fedspm.cli.app import main
 
-from fedspm.cli import train, compare, experiment, look, serve, data, data_check, bench  # isort: skip  (each adds commands)
+from fedspm.cli import train, compare, experiment, look, serve, federation, data, data_check, bench  # isort: skip
 
-__all__ = ["bench", "compare", "data", "data_check", "experiment", "look", "main", "serve", "train"]
+__all__ = ["bench", "compare", "data", "data_check", "experiment", "federation", "look", "main", "serve", "train"]

@@ -23,6 +23,7 @@ from fedspm.cli.options import (
     layers,
 )
 from fedspm.cli.speaking import INTERRUPTED, as_typed, program, say
+from fedspm.errors import FedSPMError
 from fedspm.terminal import console, results_table, watching
 
 if TYPE_CHECKING:
@@ -95,6 +96,8 @@ def train(
         "tensorboard": tensorboard,
     }
     settings = resolve(layers(config, options, set_))
+    if settings.engine == "flower":
+        raise FedSPMError("a run across machines is started with `fedspm federation train`: docs/deploy.md")
     folder = out or Path("runs") / f"{settings.data.title}-{settings.algorithm}-{settings.variant}-seed{settings.seed}"
     choose_device(settings.device)
     with console.status("reading the data"):
@@ -110,6 +113,10 @@ def resume(run: RunFolder) -> None:
     from fedspm.runs import Run
 
     opened = Run.open(run)
+    if opened.config.engine == "flower":
+        raise FedSPMError(
+            f"{run} is trained across sites; go on with: {program()} federation resume {run} --superlink HOST:PORT"
+        )
     with opened.locked():
         with console.status("reading the data"):
             checkpoint, federation = opened.go_on()

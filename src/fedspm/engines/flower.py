@@ -49,7 +49,7 @@ class Waiting:
 
     seconds: float = 600.0  # for the answers to one exchange
     min_clients: int = 1  # answers without which an exchange does not count
-    poll: float = 0.1  # seconds between looks for answers
+    poll: float = 0.1  # seconds between looks for answers, at first; later a twentieth of the time that has passed
 
 
 class Post:
@@ -71,14 +71,14 @@ class Post:
             raise FedSPMError(f"Flower took {len(ids)} of {len(messages)} messages; look into its log")
         open_ = {number: node for number, node in zip(ids, contents, strict=True) if number}
         answers: dict[int, RecordDict | str] = dict.fromkeys(contents, f"no answer within {seconds:g} s")
-        end = time.monotonic() + seconds
-        while open_ and time.monotonic() < end:
+        began = time.monotonic()
+        while open_ and (passed := time.monotonic() - began) < seconds:
             for reply in self.grid.pull_messages(list(open_)):
                 node = open_.pop(reply.metadata.reply_to_message_id, None)
                 if node is not None:
                     answers[node] = reply.content if reply.has_content() else f"Flower says: {reply.error.reason}"
             if open_:
-                time.sleep(self.waiting.poll)
+                time.sleep(min(1.0, max(self.waiting.poll, passed / 20)))
         return answers
 
 
@@ -109,9 +109,8 @@ def introduce(post: Post, nodes: set[int], seconds: float) -> dict[str, Introduc
     return found
 
 
-def agreed_task(sites: dict[str, Introduction]) -> tuple[Task, np.ndarray]:
-    """The task of sites that were introduced, in the order of their names, and its classes."""
-    names = sorted(sites)
+def agreed_task(sites: dict[str, Introduction], names: Sequence[str]) -> tuple[Task, np.ndarray]:
+    """The task of sites that were introduced, in the order of `names`, and its classes."""
     shapes = {sites[name].shape for name in names}
     if len(shapes) > 1:
         known = ", ".join(f"{name} {sites[name].shape}" for name in names)
@@ -155,8 +154,7 @@ class FlowerEngine:
             "classes": self.classes.tolist(),
         }
 
-    @property
-    def privates(self) -> dict[str, Tensors]:
+    def private_states(self) -> dict[str, Tensors]:
         """None: they are the sites'."""
         return {}
 

@@ -69,6 +69,9 @@ class LocalEngine:
         for i, name in enumerate(self.federation.names):
             self.privates[name] = self.send(algorithm.enrol(self._client(i, {})))
 
+    def private_states(self) -> dict[str, Tensors]:
+        return self.privates
+
     def restore(self, round: int, privates: Mapping[str, Tensors]) -> None:
         """Go on from a checkpoint."""
         self.privates = {name: self.send(private) for name, private in privates.items()}

@@ -56,8 +56,7 @@ class LoopbackEngine(FlowerEngine):
         super().__init__(post, algorithm, np.asarray(federation.classes), run, dict(nodes), say)
         self._stores = {site.name: Store.of(site.state, run) for site in sites}
 
-    @property
-    def privates(self) -> dict[str, Tensors]:
+    def private_states(self) -> dict[str, Tensors]:
         """The sites' private states, from their disks."""
         return {name: store.newest() for name, store in self._stores.items()}
 

@@ -107,9 +107,7 @@ class Site:
         """How the server learns who is there: name, number of rows, shape of a row, classes."""
         rows = self.rows
         about = {"rows": len(rows.train), "shape": list(rows.shape), "classes": json.dumps(rows.classes.tolist())}
-        return wire.message(
-            {"tag": str(tag), "site": self.config.name, "kind": "join", "version": __version__, **about}
-        )
+        return wire.message({"tag": str(tag), "site": self.config.name, "version": __version__, **about})
 
     def _step(self, tag: wire.Tag, header: wire.Header, content: RecordDict) -> RecordDict:
         name, step, round, place = self.config.name, str(header["step"]), int(header["round"]), (tag.turn, tag.exchange)

@@ -9,16 +9,17 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+from safetensors.torch import load, save
 
 from fedspm.core.algorithm import Algorithm
 from fedspm.core.replies import Mean, Reply, Rows, Tensors
 from fedspm.errors import Refused
 
 HEADER, SHARED, ARGUMENTS, REPLY = "fedspm", "shared", "arguments", "reply"
-KINDS = {np.dtype(kind) for kind in ("float16", "float32", "float64", "int64", "int32", "uint8", "bool")}
+PACKED, FORMAT = "tensors", "safetensors"
+KINDS = {torch.float16, torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
 Header = dict[str, Any]
 Signature = frozenset[tuple[str, tuple[int, ...], torch.dtype]]
 
@@ -49,20 +50,22 @@ class Tag:
 
 
 def to_record(tensors: Tensors) -> ArrayRecord:
-    return ArrayRecord({name: Array(tensor.detach().cpu().numpy()) for name, tensor in tensors.items()})
+    """One array that holds them all, as safetensors: Flower makes several requests for every array of a record."""
+    packed = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    return ArrayRecord({PACKED: Array("uint8", (len(packed),), FORMAT, packed)})
 
 
 def to_tensors(record: ArrayRecord) -> Tensors:
     """The tensors of a record, none of it trusted: nothing is unpickled, and only plain numbers are let through."""
-    tensors = {}
-    for name, array in record.items():
-        try:
-            values = array.numpy()  # NumPy's own format, with allow_pickle=False
-        except Exception as error:  # whatever NumPy finds wrong with bytes from elsewhere
-            raise Refused(f"{name!r} cannot be read: {error}") from error
-        if values.dtype not in KINDS:
-            raise Refused(f"{name!r} holds {values.dtype}, which is not a kind of number that is sent")
-        tensors[name] = torch.from_numpy(np.ascontiguousarray(values).reshape(values.shape))
+    if list(record) != [PACKED] or record[PACKED].stype != FORMAT:
+        raise Refused(f"the record holds {', '.join(record) or 'nothing'}, not one array of {FORMAT}")
+    try:
+        tensors: Tensors = load(record[PACKED].data)
+    except Exception as error:  # whatever is wrong with bytes from elsewhere
+        raise Refused(f"the tensors cannot be read: {error}") from error
+    for name, value in tensors.items():
+        if value.dtype not in KINDS:
+            raise Refused(f"{name!r} holds {value.dtype}, which is not a kind of number that is sent")
     return tensors
 
 

@@ -1,0 +1,154 @@
+"""fedspm federation demo | certificates | key | register | site | train | resume: runs across machines."""
+
+import signal
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from fedspm.cli.app import app
+from fedspm.cli.options import Rounds, Set, layers
+from fedspm.cli.speaking import say
+from fedspm.errors import FedSPMError
+from fedspm.terminal import console, results_table
+
+federation = typer.Typer(no_args_is_help=True, help="Train across machines on Flower: docs/deploy.md.")
+app.add_typer(federation, name="federation")
+
+SuperLink = Annotated[str, typer.Option(help="Address of the SuperLink, host:port.")]
+RootCertificates = Annotated[
+    Path | None, typer.Option(help="The operator's ca.crt. Without it the connection is not encrypted.")
+]
+
+
+@federation.callback()
+def require_flower() -> None:
+    try:
+        import flwr  # noqa: F401
+    except ImportError as error:
+        raise FedSPMError("Flower is not installed; pip install 'fedspm[flower]'") from error
+
+
+@federation.command()
+def demo(
+    sites: Annotated[int, typer.Option(min=2, help="Number of sites.")] = 3,
+    rounds: Rounds = None,
+    out: Annotated[Path, typer.Option(help="Folder for everything.")] = Path("runs/federation-demo"),
+    set_: Set = None,
+) -> None:
+    """Server and sites as separate processes on this machine, with TLS and keys; a training; everything stopped."""
+    from fedspm.config import resolve
+    from fedspm.deploy.demo import demo as run_demo
+
+    options = {"data.clients": sites, "rounds": rounds or 3, "eval_every": 1}
+    config = resolve(layers(None, options, set_))
+    with console.status("reading the data"):
+        data = config.federation()
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes it started are stopped then as well
+    _show(run_demo(config, data, out, say))
+
+
+@federation.command()
+def certificates(
+    folder: Annotated[Path, typer.Argument(help="Folder for ca.crt, server.pem and server.key.")],
+    host: Annotated[list[str], typer.Option(help="Name or address by which sites reach the server. Repeatable.")],
+) -> None:
+    """The operator: make the server's certificate, and the ca.crt that every site gets."""
+    from fedspm.deploy.keys import make_certificates
+
+    make_certificates(folder, host)
+    say(f"give every site {folder / 'ca.crt'}; keep {folder / 'server.key'} to yourself")
+
+
+@federation.command()
+def key(path: Annotated[Path, typer.Argument(help="File for the private key.")]) -> None:
+    """A site: make its key pair."""
+    from fedspm.deploy.keys import make_key
+
+    say(f"send {make_key(path)} to the server's operator; keep {path} to yourself")
+
+
+@federation.command()
+def register(
+    public: Annotated[Path, typer.Argument(help="A site's public key.")],
+    name: Annotated[str, typer.Option(help="The site's name.")],
+    superlink: SuperLink,
+    root_certificates: RootCertificates = None,
+) -> None:
+    """The operator: let a site in."""
+    import tempfile
+
+    from fedspm.deploy.processes import CONNECTION, connect, flwr
+
+    with tempfile.TemporaryDirectory() as home:
+        connect(Path(home), superlink, root_certificates)
+        flwr(Path(home), "supernode", "register", str(public), CONNECTION, "--name", name)
+    say(f"{name} may connect")
+
+
+@federation.command()
+def site(
+    config: Annotated[Path, typer.Argument(metavar="SITE.toml", help="This site's configuration.")],
+    superlink: SuperLink,
+    root_certificates: RootCertificates = None,
+    key: Annotated[Path | None, typer.Option(help="This site's private key.")] = None,
+    port: Annotated[int | None, typer.Option(help="A free port on this machine. (default: any)")] = None,
+) -> None:
+    """A site: take part, until stopped. Rows and private state stay here."""
+    import os
+
+    from fedspm.deploy.processes import QUIET, free_port
+
+    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    from fedspm.deploy.node import run_node
+
+    run_node(config, superlink, root_certificates, key, port or free_port())
+
+
+@federation.command()
+def train(
+    config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Configuration with sites.names.")],
+    superlink: SuperLink,
+    out: Annotated[Path, typer.Option(help="Run folder, on the SuperLink's machine.")],
+    root_certificates: RootCertificates = None,
+    set_: Set = None,
+) -> None:
+    """The operator: train with the sites that are connected."""
+    from fedspm.config import resolve
+    from fedspm.files import write_atomically
+    from fedspm.runs import refuse_existing
+
+    settings = resolve(layers(config, {"engine": "flower"}, set_))
+    refuse_existing(out)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "config.toml", settings.to_toml())
+    _go(out, superlink, root_certificates)
+
+
+@federation.command()
+def resume(
+    run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run across sites.")],
+    superlink: SuperLink,
+    root_certificates: RootCertificates = None,
+) -> None:
+    """The operator: go on after the last complete round, on the same SuperLink or on a new one."""
+    if not (run / "config.toml").exists():
+        raise FedSPMError(f"{run} is not a run: it has no config.toml")
+    _go(run, superlink, root_certificates)
+
+
+def _go(run: Path, superlink: str, root_certificates: Path | None) -> None:
+    from fedspm.deploy.launch import follow, launch
+
+    launch(run, superlink, root_certificates)
+    follow(run, say)
+    _show(run)
+
+
+def _show(run: Path) -> None:
+    from fedspm.runs import Run
+
+    metrics = Run.open(run).last_metrics()
+    console.print(results_table(metrics, f"\nafter {metrics['round']} rounds, counted at the sites"))
+    say(f"run       {run}")

@@ -1,0 +1,92 @@
+"""Certificates for the server and key pairs for the sites, as Flower wants them."""
+
+import ipaddress
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+
+from fedspm.errors import FedSPMError
+from fedspm.files import write_atomically
+
+YEARS = 2
+
+
+def make_certificates(folder: Path, hosts: list[str]) -> None:
+    """ca.crt, which every site gets, and server.pem and server.key for these host names and addresses."""
+    folder.mkdir(parents=True, exist_ok=True)
+    _refuse_existing(folder / "server.key")
+    authority, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
+    issuer = _name("FedSPM federation")
+    itself = (
+        _certificate(issuer, issuer, authority.public_key())
+        .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .sign(authority, hashes.SHA384())
+    )
+    server = (
+        _certificate(_name(hosts[0]), issuer, key.public_key())
+        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
+        .sign(authority, hashes.SHA384())
+    )
+    pem = serialization.Encoding.PEM
+    write_atomically(folder / "ca.crt", itself.public_bytes(pem))
+    write_atomically(folder / "server.pem", server.public_bytes(pem))
+    write_secret(folder / "server.key", _plain(key, pem, serialization.PrivateFormat.PKCS8))
+
+
+def make_key(path: Path) -> Path:
+    """A site's key pair: `path`, which never leaves the site, and `path`.pub, which the server's operator registers."""
+    _refuse_existing(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    key = ec.generate_private_key(ec.SECP384R1())
+    public = path.with_name(path.name + ".pub")
+    ssh = serialization.Encoding.OpenSSH
+    write_secret(path, _plain(key, serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH))
+    write_atomically(public, key.public_key().public_bytes(ssh, serialization.PublicFormat.OpenSSH) + b"\n")
+    return public
+
+
+def write_secret(path: Path, content: bytes) -> None:
+    write_atomically(path, content)
+    path.chmod(0o600)
+
+
+def _plain(
+    key: ec.EllipticCurvePrivateKey, encoding: serialization.Encoding, form: serialization.PrivateFormat
+) -> bytes:
+    return key.private_bytes(encoding, form, serialization.NoEncryption())
+
+
+def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+    now = datetime.now(UTC)
+    return (
+        x509.CertificateBuilder()
+        .subject_name(subject)
+        .issuer_name(issuer)
+        .public_key(key)
+        .serial_number(x509.random_serial_number())
+        .not_valid_before(now - timedelta(hours=1))
+        .not_valid_after(now + timedelta(days=365 * YEARS))
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+    )
+
+
+def _name(text: str) -> x509.Name:
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text[:64])])
+
+
+def _alternative(host: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(host))
+    except ValueError:
+        return x509.DNSName(host)
+
+
+def _refuse_existing(path: Path) -> None:
+    if path.exists():
+        raise FedSPMError(f"{path} already exists and is not touched; whoever relies on it would be locked out")

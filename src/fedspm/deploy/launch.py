@@ -1,0 +1,57 @@
+"""Handing a run to a SuperLink, and following it."""
+
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import tomli_w
+
+from fedspm.deploy.processes import CONNECTION, connect, flwr
+from fedspm.errors import FedSPMError
+from fedspm.files import read_json, write_atomically
+
+OUTCOME, LOG = "outcome.json", "server.log"  # what the ServerApp writes: deploy/server.py
+APP = {
+    "project": {"name": "fedspm-run", "version": "1.0.0", "description": "A FedSPM run", "license": "Apache-2.0"},
+    "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
+    "tool": {
+        "flwr": {
+            "app": {
+                "publisher": "fedspm",
+                "components": {"serverapp": "fedspm_run.server:app", "clientapp": "fedspm_run.client:app"},
+                "config": {"folder": ""},
+            }
+        }
+    },
+}
+
+
+def launch(run: Path, superlink: str, certificates: Path | None) -> None:
+    """Give the run to the SuperLink, which starts its ServerApp on the SuperLink's machine."""
+    app, home = run / "app", run / "flower"
+    (app / "fedspm_run").mkdir(parents=True, exist_ok=True)
+    write_atomically(app / "pyproject.toml", tomli_w.dumps(APP))
+    write_atomically(app / "fedspm_run" / "__init__.py", "")
+    write_atomically(app / "fedspm_run" / "server.py", "from fedspm.deploy.server import app\n\n__all__ = ['app']\n")
+    write_atomically(app / "fedspm_run" / "client.py", "from fedspm.deploy.client import app\n\n__all__ = ['app']\n")
+    connect(home, superlink, certificates)
+    (run / OUTCOME).unlink(missing_ok=True)
+    flwr(home, "run", str(app), CONNECTION, "--run-config", f'folder="{run.resolve()}"')
+
+
+def follow(run: Path, say: Callable[[str], None], alive: Callable[[], None] = lambda: None) -> None:
+    """Repeat what the server says until the run has ended; a failure becomes an error."""
+    told = 0
+    while True:
+        ended = (run / OUTCOME).exists()
+        lines = (run / LOG).read_text("utf-8").splitlines() if (run / LOG).exists() else []
+        for line in lines[told:]:
+            say(line)
+        told = len(lines)
+        if ended:
+            break
+        alive()
+        time.sleep(0.5)
+    outcome = read_json(run / OUTCOME)
+    if not outcome.get("done"):
+        raise FedSPMError(f"{outcome.get('error', 'the run stopped')}; go on with: fedspm federation resume {run}")

@@ -1,0 +1,119 @@
+"""A site's process: Flower's SuperNode, and beside it, in the same process, the site that answers its messages.
+
+Flower would start a fresh process for every message, which loads torch and the rows again, and would run in it the
+code that the server sent. Here the SuperNode hands its messages to a worker that stays (`--isolation process`): a
+message costs no start, and a site runs nothing but what is installed at the site. See docs/decisions/0012.
+"""
+
+import sys
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+from flwr.app import Message
+from flwr.common.constant import SubStatus
+from flwr.proto.runtime_pb2 import AcquireTaskRequest
+from flwr.supercore.constant import TaskType
+from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_http
+from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
+from flwr.supercore.retry import make_simple_http_retry_invoker
+from flwr.supercore.runtime import RuntimeHttpClient
+from flwr.supernode import start_client_internal
+from flwr.supernode.cli.flower_supernode import flower_supernode
+from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
+
+from fedspm.engines.local import keep_freed_memory
+from fedspm.engines.site import Site, SiteConfig
+
+SHORTEST, LONGEST, GROWTH = 0.05, 1.0, 1.5  # seconds between looks for a message: soon after the last one, then rarer
+
+
+def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | None, port: int) -> None:
+    """Until it is stopped. Without certificates the connection is plain, which is for trying things out."""
+    worker = Worker(Site(SiteConfig.read(site)), f"127.0.0.1:{port}")
+    worker.site.rows  # noqa: B018  (what is wrong with them is better said now)
+    keep_freed_memory()
+    threading.Thread(target=worker.run, name="fedspm-site", daemon=True).start()
+    start_client_internal.time = Brisk()  # type: ignore[assignment, attr-defined]
+    secure = ["--root-certificates", str(certificates)] if certificates else ["--insecure"]
+    secure += ["--auth-supernode-private-key", str(key)] if key else []
+    sys.argv = ["flower-supernode", "--superlink", superlink, "--isolation", "process", "--port", str(port), *secure]
+    flower_supernode()
+
+
+class Patience:
+    """Short waits that grow while nothing happens: an exchange follows the last one soon, or not for long."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._next = SHORTEST
+
+    def wait(self) -> None:
+        time.sleep(self._next)
+        self._next = min(self._next * GROWTH, LONGEST)
+
+
+class Brisk:
+    """Flower's main loop sleeps three seconds when there is no message, and has no setting for it."""
+
+    def __init__(self) -> None:
+        self._patience = Patience()
+
+    def sleep(self, seconds: float) -> None:
+        if seconds < 3:  # it waits for the site's reply: there was a message
+            self._patience.reset()
+        self._patience.wait()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+class Worker:
+    """Takes the SuperNode's tasks, one after the other."""
+
+    def __init__(self, site: Site, address: str):
+        self.site, self._address = site, address
+
+    def run(self) -> None:
+        asking = self._client(RuntimeVersionHttpInterceptor(component_name="SuperExec"))
+        wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
+        patience = Patience()
+        while True:
+            try:
+                task = asking.AcquireTask(wanted)
+                if task.token:
+                    self._take(task.token)
+                    patience.reset()
+                else:
+                    patience.wait()
+            except Exception as error:  # the SuperNode is starting or stopping, or a message was withdrawn
+                print(f"fedspm: {error!r}", file=sys.stderr, flush=True)
+                time.sleep(1.0)
+
+    def _take(self, token: str) -> None:
+        client = self._client(
+            RuntimeVersionHttpInterceptor(component_name="flwr-clientapp"), RuntimeTokenHttpInterceptor(token)
+        )
+        heart = HeartbeatSender(make_task_heartbeat_fn_http(client))
+        heart.start()
+        status, details, context = SubStatus.FAILED, "the site's worker failed", None
+        try:
+            message, context, _, _ = pull_task_input(client)  # neither the run's settings nor its code are looked at
+            push_message(client, Message(self.site.answer(message.content), reply_to=message), context)
+            status, details = SubStatus.COMPLETED, ""
+        finally:
+            push_task_output(client, context, status, details)
+            heart.stop()
+            client.close()
+
+    def _client(self, *interceptors: Any) -> RuntimeHttpClient:
+        return RuntimeHttpClient.from_server_address(
+            server_address=self._address,
+            insecure=True,  # the SuperNode of this very process, on the loopback interface
+            root_certificates=None,
+            interceptors=list(interceptors),
+            retry_invoker=make_simple_http_retry_invoker(),
+        )

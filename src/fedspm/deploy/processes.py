@@ -1,0 +1,121 @@
+"""Starting and stopping the processes of a federation, each by its own number."""
+
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+import tomli_w
+
+from fedspm.errors import FedSPMError
+from fedspm.files import write_atomically
+
+CONNECTION = "fedspm"
+QUIET = {
+    "FLWR_TELEMETRY_ENABLED": "0",
+    "FLWR_DISABLE_UPDATE_CHECK": "1",
+    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
+    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
+}
+
+
+class Processes:
+    """Children in sessions of their own, with their output in files; all of them end with this object."""
+
+    def __init__(self, folder: Path):
+        self.folder = folder
+        self.running: dict[str, subprocess.Popen[bytes]] = {}
+
+    def __enter__(self) -> "Processes":
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        for name in list(self.running):
+            self.stop(name)
+
+    def start(self, name: str, command: list[str], home: Path) -> int:
+        """The number of a process that is told to be quiet and to keep Flower's files in `home`."""
+        with (self.folder / f"{name}.log").open("ab") as log:
+            self.running[name] = subprocess.Popen(
+                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env=quiet(home)
+            )
+        return self.running[name].pid
+
+    def stop(self, name: str, seconds: float = 10.0) -> None:
+        """Ask it to end, and everything that it started; then insist."""
+        process = self.running.pop(name)
+        for how in (signal.SIGTERM, signal.SIGKILL):
+            try:
+                os.killpg(process.pid, how)
+            except ProcessLookupError:
+                break
+            try:
+                process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                continue
+        process.wait()
+
+    def kill(self, name: str) -> None:
+        """As a power cut would."""
+        process = self.running.pop(name)
+        os.killpg(process.pid, signal.SIGKILL)
+        process.wait()
+
+    def require_alive(self) -> None:
+        for name, process in self.running.items():
+            if process.poll() is not None:
+                raise FedSPMError(f"{name} ended with code {process.returncode}; see {self.folder / name}.log")
+
+
+def quiet(home: Path) -> dict[str, str]:
+    """The environment of Flower's programs: no telemetry, nothing installed at run time, our own scripts first."""
+    scripts = str(Path(sys.executable).parent)
+    return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"}
+
+
+def connect(home: Path, superlink: str, certificates: Path | None) -> None:
+    """Write the connection under which `flwr` finds the SuperLink."""
+    home.mkdir(parents=True, exist_ok=True)
+    secure = {"root-certificates": str(certificates.resolve())} if certificates else {"insecure": True}
+    settings = {"superlink": {"default": CONNECTION, CONNECTION: {"address": superlink, **secure}}}
+    write_atomically(home / "config.toml", tomli_w.dumps(settings))
+
+
+def flwr(home: Path, *arguments: str) -> str:
+    """Call Flower's own command line."""
+    command = [str(Path(sys.executable).parent / "flwr"), *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=quiet(home))
+    if done.returncode:
+        said = (done.stderr + done.stdout).strip().splitlines()
+        raise FedSPMError(f"`flwr {arguments[0]}` failed: {said[-1] if said else done.returncode}")
+    return done.stdout
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def wait_for_server(address: str, certificates: Path | None, seconds: float, processes: Processes) -> None:
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=certificates) if certificates else None
+    end = time.monotonic() + seconds
+    while True:
+        processes.require_alive()
+        try:
+            with socket.create_connection((host, int(port)), timeout=2) as plain:
+                if context:
+                    context.wrap_socket(plain, server_hostname=host).close()
+                return
+        except OSError as error:
+            if time.monotonic() > end:
+                raise FedSPMError(f"no server answers at {address} after {seconds:g} s: {error}") from error
+            time.sleep(0.2)

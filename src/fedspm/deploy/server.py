@@ -1,0 +1,107 @@
+"""The server's side of a run across sites: what runs inside Flower's ServerApp."""
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from flwr.app import Context
+from flwr.serverapp import Grid, ServerApp
+
+from fedspm.algorithms import algorithm_named
+from fedspm.config import Config, load_config, resolve
+from fedspm.engines.flower import FlowerEngine, Introduction, Post, Waiting, agreed_task, introduce
+from fedspm.errors import FedSPMError
+from fedspm.files import write_atomically
+from fedspm.runs import Run, site_manifest
+from fedspm.training import train_on
+
+POLL = 0.1  # seconds between looks for answers
+OUTCOME = "outcome.json"
+LOG = "server.log"
+
+app = ServerApp()
+
+
+@app.main()
+def main(grid: Grid, context: Context) -> None:
+    """Trains in the run folder that the run configuration names, and leaves there how it ended."""
+    folder = Path(str(context.run_config["folder"]))
+    try:
+        serve_run(grid, folder, Log(folder / LOG))
+        outcome: dict[str, Any] = {"done": True}
+    except FedSPMError as error:
+        outcome = {"done": False, "error": str(error)}
+    except BaseException as error:
+        write_atomically(folder / OUTCOME, json.dumps({"done": False, "error": repr(error)}))
+        raise
+    write_atomically(folder / OUTCOME, json.dumps(outcome, ensure_ascii=False))
+
+
+class Log:
+    """Lines for whoever follows the run; also watches the training."""
+
+    def __init__(self, path: Path):
+        self._path = path
+
+    def __call__(self, line: str) -> None:
+        with self._path.open("a", encoding="utf-8") as file:
+            file.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+
+    def round_done(self, round: int) -> bool:
+        self(f"round {round} done")
+        return False
+
+    def evaluated(self, metrics: dict[str, Any]) -> None:
+        found = {name: metrics.get(f"{name}_accuracy") for name in ("average", "routing")}
+        shown = "".join(f"   {name} {value:.3f}" for name, value in found.items() if value is not None)
+        self(f"round {metrics['round']}{shown}   {metrics['seconds_per_round']:.2f} s a round")
+
+
+def serve_run(grid: Grid, folder: Path, log: Log) -> None:
+    torch.set_num_threads(1)  # as every engine: the bits must not depend on the machine's cores
+    config = resolve(load_config(folder / "config.toml"))
+    post = Post(grid, Waiting(config.sites.wait, config.sites.min_clients, POLL))
+    run = Run(folder)
+    nodes: dict[str, int] = {}
+    if run.begun():
+        run.sweep()
+        log(f"going on after round {run.last_round() or 0}")
+    else:
+        sites = gather(post, config, log)
+        nodes = {name: site.node for name, site in sites.items()}
+        task, classes = agreed_task(sites, config.sites.names)
+        algorithm = algorithm_named(config.algorithm)(config, task)
+        run.describe(site_manifest(algorithm, classes))
+    algorithm = run.algorithm()
+    engine = FlowerEngine(post, algorithm, np.asarray(run.classes), run.id, nodes, log)
+    checkpoint = run.latest() if run.has_checkpoint() else None
+    with run.locked():
+        train_on(engine, config, None, algorithm, run, log, checkpoint)
+
+
+def gather(post: Post, config: Config, log: Callable[[str], None]) -> dict[str, Introduction]:
+    """Wait until every site that the configuration names has introduced itself."""
+    wanted = config.sites.names
+    if len(wanted) < 2:
+        raise FedSPMError('name the sites of this run in its configuration: sites.names = ["north", "south"]')
+    found: dict[str, Introduction] = {}
+    asked: set[int] = set()
+    end = time.monotonic() + config.sites.wait
+    while len(found) < len(wanted):
+        if strangers := post.online() - asked:
+            for name, site in introduce(post, strangers, 60.0).items():
+                asked.add(site.node)
+                if name in wanted:
+                    found[name] = site
+                    log(f"site {name!r} is here, with {site.rows:,} rows")
+                else:
+                    log(f"ignored: a node calls itself {name!r}, which is not in sites.names")
+        if time.monotonic() > end:
+            missing = ", ".join(name for name in wanted if name not in found)
+            raise FedSPMError(f"these sites did not come within {config.sites.wait:g} s: {missing}")
+        time.sleep(POLL)
+    return found
