@@ -28,10 +28,10 @@ LOOK_EVERY = 1.0  # seconds until a stop is noticed
 
 def serve(app: FastAPI, listen: Listen) -> None:
     """Answer until SIGINT or SIGTERM, then finish what has begun."""
-    _server(app, listen).run()
+    server_of(app, listen).run()
 
 
-def _server(app: FastAPI, listen: Listen) -> uvicorn.Server:
+def server_of(app: FastAPI, listen: Listen) -> uvicorn.Server:
     config = uvicorn.Config(
         app,
         host=listen.host,
@@ -127,7 +127,7 @@ def _node(folder: Path, port: int, secret: str, watched: Connection) -> None:
     os.setsid()  # Ctrl-C is for the router, which drains first
     torch.set_num_threads(1)
     log_to_stderr(logging.WARNING)
-    server = _server(node_app(folder, secret), Listen(port=port))
+    server = server_of(node_app(folder, secret), Listen(port=port))
 
     def follow() -> None:
         try:
