@@ -8,6 +8,7 @@ from typing import Any
 
 from fedspm.data.columns import Block, Column, read_blocks
 from fedspm.data.draft import Draft, Reading
+from fedspm.data.parquet import Table
 from fedspm.errors import DamagedFile, FedSPMError
 
 ENDINGS = (".csv", ".tsv", ".parquet")
@@ -60,8 +61,7 @@ def _csv(path: Path) -> dict[str, Column]:
     if delimiter == ";":  # where people write 1,5 for one and a half
         rows = [[re.sub(r"^\s*(-?\d*),(\d+)\s*$", r"\1.\2", cell) for cell in row] for row in rows]
     names = [name.strip() for name in header]
-    if twice := [name for name in names if names.count(name) > 1]:
-        raise FedSPMError(f"{path}: {names.count(twice[0])} columns are called {twice[0]!r}; names must differ")
+    _refuse_doubles(path, names)
     for j, row in enumerate(rows, 1):
         if len(row) != len(names):
             raise DamagedFile(f"{path}: row {j} has {len(row)} cells, the header names {len(names)} columns")
@@ -69,24 +69,16 @@ def _csv(path: Path) -> dict[str, Column]:
 
 
 def _parquet(path: Path) -> dict[str, Column]:
-    try:
-        import pyarrow
-        from pyarrow import parquet
-    except ImportError as error:
-        raise FedSPMError(f"reading {path} takes pyarrow; pip install pyarrow") from error
-    try:
-        table = parquet.read_table(path)
-    except pyarrow.ArrowInvalid as error:
-        raise DamagedFile(f"{path} is not a parquet file: {error}") from error
-    names = table.column_names
+    with path.open("rb") as file:
+        table = Table(file, str(path))
+        _refuse_doubles(path, table.columns)
+        columns: dict[str, list[Any]] = {name: [] for name in table.columns}
+        for piece in table.pieces(table.columns):
+            for name, values in piece.items():
+                columns[name] += values
+    return dict(columns)
+
+
+def _refuse_doubles(path: Path, names: Sequence[str]) -> None:
     if twice := [name for name in names if names.count(name) > 1]:
         raise FedSPMError(f"{path}: {names.count(twice[0])} columns are called {twice[0]!r}; names must differ")
-    return {name: _values(table.column(name)) for name in names}
-
-
-def _values(column: Any) -> Column:
-    """Numbers as an array without a detour over Python objects; everything else as a list."""
-    import pyarrow
-
-    plain = pyarrow.types.is_integer(column.type) or pyarrow.types.is_floating(column.type)
-    return column.to_numpy() if plain else column.to_pylist()
