@@ -2,13 +2,13 @@
 
 import torch
 
-from conftest import small_settings
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.data.federation import Federation, Part
 from fedspm.engines.local import LocalEngine
 from fedspm.mixture.initialise import first_centres, separation
 from fedspm.runs import task_of
 from fedspm.training import begin
+from small import small_settings
 
 
 def federation(rows, groups, clients=4, gap=6.0):

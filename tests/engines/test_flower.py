@@ -5,7 +5,6 @@ import torch
 
 pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 
-from conftest import small_settings
 from fedspm.algorithms import ALGORITHMS
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines import wire
@@ -15,6 +14,7 @@ from fedspm.errors import TooFewSites
 from fedspm.evaluation import evaluate, from_counts
 from fedspm.training import begin, one_round, personalised
 from postbox import algorithm_of, loop_engine
+from small import small_settings
 
 
 def trained(algorithm, engine, rounds=3):

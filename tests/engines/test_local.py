@@ -5,7 +5,6 @@ from dataclasses import fields, replace
 import pytest
 import torch
 
-from conftest import small_settings
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.core.algorithm import Algorithm
 from fedspm.core.local import Client
@@ -16,6 +15,7 @@ from fedspm.engines.local import LocalEngine
 from fedspm.errors import TrainingFailed
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round
+from small import small_settings
 
 SMALL = {"encoder": "auto", "steps": 2, "batch_size": 16}
 

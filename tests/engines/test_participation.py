@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from conftest import small_settings
 from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.evaluation import evaluate
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round, personalised
+from small import small_settings
 
 
 def build(federation, name="fedspm", **changes):

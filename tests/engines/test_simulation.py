@@ -5,12 +5,12 @@ import torch
 
 pytest.importorskip("ray", reason="pip install 'fedspm[flower]'")
 
-from conftest import small_settings
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines.local import LocalEngine
 from fedspm.engines.simulation import simulate
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round
+from small import small_settings
 
 
 def test_a_training_that_is_resumed_in_simulation_gives_the_same_bits(vectors, tmp_path):

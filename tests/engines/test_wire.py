@@ -10,12 +10,12 @@ pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
-from conftest import small_settings
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines import wire
 from fedspm.errors import Refused
 from fedspm.training import begin, one_round
 from postbox import algorithm_of, loop_engine
+from small import small_settings
 
 
 def test_tensors_come_back_as_they_went():

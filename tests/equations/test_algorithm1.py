@@ -5,11 +5,11 @@ import pytest
 import torch
 from torch import nn
 
-from conftest import small_settings
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines.local import LocalEngine
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round
+from small import small_settings
 
 ROUNDS, STEPS = 2, 3
 

@@ -3,12 +3,12 @@
 import pytest
 import torch
 
-from conftest import small_settings
 from fedspm.algorithms import algorithm_named
 from fedspm.bench.round import recorded
 from fedspm.engines.local import LocalEngine
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round
+from small import small_settings
 
 METHODS = ["fedspm", "fedem", "fedgmm"]
 

@@ -12,7 +12,6 @@ pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 import torch
 
 from commands import fedspm
-from conftest import toy_rows
 from fedspm import Federation
 from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.config import resolve
@@ -22,6 +21,7 @@ from fedspm.engines.local import LocalEngine
 from fedspm.files import write_atomically
 from fedspm.runs import Run, task_of
 from fedspm.training import begin, one_round
+from small import toy_rows
 
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32}
 PATIENCE = 600  # seconds

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 from commands import fedspm
-from conftest import small_settings
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
@@ -15,6 +14,7 @@ from fedspm.likelihood.diagnostics import Diagnosis, bridge_errors
 from fedspm.likelihood.profile import exact_q2, profile_log_el, surrogate_q2
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round
+from small import small_settings
 
 
 @pytest.fixture(scope="module", params=["1x", "cx"])

@@ -8,12 +8,12 @@ import torch
 from sklearn.linear_model import LogisticRegression
 from torch import nn
 
-from conftest import small_settings
 from fedspm import Federation
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round, personalised
+from small import small_settings
 
 FEATURES = {"predictor": nn.Identity(), "router": nn.Identity()}  # the rows themselves: heads and tilts are linear in x
 SEEDS = (0, 1)

@@ -4,13 +4,13 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import small_settings
 from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import evaluate
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round, personalised
+from small import small_settings
 
 
 def trained(federation, name, workers=1, **changes):

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from conftest import small_settings
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.core.local import Client
 from fedspm.core.settings import Settings
@@ -12,6 +11,7 @@ from fedspm.engines.local import LocalEngine
 from fedspm.evaluation import Model
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round, personalised
+from small import small_settings
 
 
 def trained(federation, settings):

@@ -1,0 +1,27 @@
+"""Rows and settings for trainings of a second."""
+
+import numpy as np
+
+from fedspm.core.settings import Settings
+
+
+def toy_rows(n: int, shift: float, flip: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
+    """Two hidden components four apart along the first axis; the label rule differs by component and by client."""
+    random = np.random.default_rng(seed)
+    component = random.integers(0, 2, n)
+    x = random.normal(size=(n, 6)) + shift
+    y = (x[:, 1] > shift) ^ (component == 1) ^ flip
+    x[:, 0] += 4 * component
+    return x.astype(np.float32), np.where(y, "ill", "well")
+
+
+def small_settings(**changes: object) -> Settings:
+    block = {"dimension": 4, "batch_size": 32}
+    values = {
+        "components": 2,
+        "rounds": 3,
+        "predictor": {"encoder": "mlp", "momentum": 0.9, "steps": 3, **block},
+        "router": {"encoder": "mlp", "momentum": 0.95, "steps": 4, **block},
+        "em": {"hold": 1},
+    }
+    return Settings.model_validate(values | changes)
