@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from filelock import FileLock
+
 from fedspm.comparison import record, record_lines
 from fedspm.config import differences, resolve
 from fedspm.errors import DamagedFile, FedSPMError
@@ -21,13 +23,16 @@ class Records:
 
     def __init__(self, path: Path):
         self.path = path
-        self.lines: dict[Key, dict[str, Any]] = {}
-        if path.exists():
-            try:
-                found = [json.loads(line) for line in path.read_text().splitlines() if line]
-                self.lines = {(line["panel"], line["method"], line["seed"]): line for line in found}
-            except (json.JSONDecodeError, KeyError, TypeError) as error:
-                raise DamagedFile(f"{path} is damaged ({error}); take it from git again, or delete it") from error
+        self.lines = self._read()
+
+    def _read(self) -> dict[Key, dict[str, Any]]:
+        if not self.path.exists():
+            return {}
+        try:
+            found = [json.loads(line) for line in self.path.read_text().splitlines() if line]
+            return {(line["panel"], line["method"], line["seed"]): line for line in found}
+        except (json.JSONDecodeError, KeyError, TypeError) as error:
+            raise DamagedFile(f"{self.path} is damaged ({error}); take it from git again, or delete it") from error
 
     def __contains__(self, cell: Cell) -> bool:
         """Is this training done? One of the same name with other settings is refused."""
@@ -41,13 +46,16 @@ class Records:
         return True
 
     def take(self, cells: Sequence[Cell], plan: Plan) -> None:
-        """Add what has been finished meanwhile, and write the file in the order of the plan."""
-        fresh = [cell for cell in cells if cell not in self and cell.finished()]
-        for cell in fresh:
-            run = Run.open(cell.folder)
-            self.lines[_key(cell)] = {"panel": cell.panel, **record(cell), "diagnostics": run.diagnostics()}
-        if fresh:
-            write_atomically(self.path, record_lines(self.ordered(plan)))
+        """Add what has been finished meanwhile, here or by another process, and write it in the order of the plan."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        with FileLock(self.path.parent / ".lock"):
+            self.lines |= self._read()
+            fresh = [cell for cell in cells if cell not in self and cell.finished()]
+            for cell in fresh:
+                run = Run.open(cell.folder)
+                self.lines[_key(cell)] = {"panel": cell.panel, **record(cell), "diagnostics": run.diagnostics()}
+            if fresh:
+                write_atomically(self.path, record_lines(self.ordered(plan)))
 
     def ordered(self, plan: Plan) -> list[dict[str, Any]]:
         panels, rows = [panel.name for panel in plan.panels], plan.row_names()
