@@ -1,15 +1,20 @@
-"""Write the section "Our number beside the paper's" of every docs/algorithms page from results/*/table.csv.
+"""Write what results/table1/cells.jsonl says into the README and into every page of docs/algorithms.
 
-`python benchmarks/pages.py`, after `fedspm compare`; tests/test_docs.py checks that the pages say what the tables say.
+`python benchmarks/pages.py`, after `fedspm experiment table1`; tests/test_docs.py checks that all say the same.
 """
 
-import csv
 import re
 from pathlib import Path
 
+from fedspm.comparison import method_rows
+from fedspm.experiments import load_plan
+from fedspm.experiments.records import Records
+from fedspm.tables import MARKDOWN, REACHED, accuracy_rows, markdown_table
+
 ROOT = Path(__file__).parents[1]
-RESULTS = ROOT / "results" / "fashion-mnist"
-COMMAND = "fedspm compare --data fashion-mnist --preset {preset} --seeds 0 --out results/fashion-mnist/{preset}"
+PLAN = load_plan("table1")
+PANELS = {"default": "fashion-mnist", "paper": "fashion-mnist-paper"}
+SEED = 0
 HEADING = "## Our number beside the paper’s"
 # Table 1 of the paper, Fashion-MNIST: system and average accuracy in per cent, mean ± standard deviation of 3 seeds.
 PAPER = {
@@ -27,23 +32,20 @@ PAPER = {
 }
 
 
-def measured(preset: str) -> dict[str, tuple[str, str]]:
-    """System and average accuracy by method, from the table of a preset; empty if it was not made."""
-    path = RESULTS / preset / "table.csv"
-    if not path.exists():
-        return {}
-    with open(path) as file:
-        rows = [row for row in csv.DictReader(file) if row["seed"] == "0"]
-    return {
-        row["method"]: tuple(f"{100 * float(row[key]):.2f}" for key in ("system_accuracy", "average_accuracy"))
-        for row in rows
-    }
+def lines(panel: str) -> list[dict]:
+    """The finished trainings of a panel with the seed that the pages show."""
+    records = Records(ROOT / "results" / "table1" / "cells.jsonl")
+    return [line for line in records.of_panel(panel, PLAN) if line["seed"] == SEED]
+
+
+def measured(panel: str) -> dict[str, tuple[str, ...]]:
+    """System and average accuracy by method."""
+    keys = ("system_accuracy", "average_accuracy")
+    return {line["method"]: tuple(f"{100 * line['metrics'][-1][key]:.2f}" for key in keys) for line in lines(panel)}
 
 
 def section(name: str) -> str:
-    methods = [method for method in PAPER if method.removesuffix("-1x").removesuffix("-cx") == name]
-    tables = {preset: measured(preset) for preset in ("default", "paper")}
-    lines = [
+    text = [
         HEADING,
         "",
         "Fashion-MNIST, 8 clients, 200 rounds, seed 0, test rows, per cent. The paper's figures are means over three",
@@ -52,25 +54,31 @@ def section(name: str) -> str:
         "| | system | average |",
         "|---|---:|---:|",
     ]
-    for method in methods:
+    for method in (row for row in PAPER if row.removesuffix("-1x").removesuffix("-cx") == name):
         which = " (C×)" if method.endswith("-cx") else " (1×)" if method.endswith("-1x") else ""
-        for preset, table in tables.items():
-            system, average = table.get(method, ("not run", "not run"))
-            lines.append(f"| ours, {preset} preset{which} | {system} | {average} |")
-        lines.append(f"| the paper{which} | {PAPER[method][0]} | {PAPER[method][1]} |")
-    shown = [preset for preset, table in tables.items() if any(method in table for method in methods)]
-    for preset in shown:
-        lines += ["", f"`{COMMAND.format(preset=preset)}`: [all rows](../../results/fashion-mnist/{preset}/table.md)."]
-    return "\n".join(lines) + "\n"
+        for preset, panel in PANELS.items():
+            system, average = measured(panel).get(method, ("not run", "not run"))
+            text.append(f"| ours, {preset} preset{which} | {system} | {average} |")
+        text.append(f"| the paper{which} | {PAPER[method][0]} | {PAPER[method][1]} |")
+    return "\n".join(
+        [*text, "", "`fedspm experiment table1 --seeds 0`: [all rows](../../results/table1/README.md).", ""]
+    )
+
+
+def table() -> str:
+    """The README's: all methods with the default preset."""
+    return "\n".join(markdown_table(REACHED, accuracy_rows(method_rows(lines(PANELS["default"])), MARKDOWN)))
 
 
 def main() -> None:
     for name in dict.fromkeys(method.removesuffix("-1x").removesuffix("-cx") for method in PAPER):
         page = ROOT / "docs" / "algorithms" / f"{name.replace('-', '_')}.md"
-        text = page.read_text()
-        before, _, rest = text.partition(HEADING)
+        before, _, rest = page.read_text().partition(HEADING)
         following = re.search(r"^## .*", rest, re.MULTILINE | re.DOTALL)
         page.write_text(before.rstrip() + "\n\n" + section(name) + ("\n" + following.group() if following else ""))
+    readme = ROOT / "README.md"
+    marked = r"(<!-- results -->\n\n).*?(\n\n!\[Accuracy over rounds\])"
+    readme.write_text(re.sub(marked, lambda found: found[1] + table() + found[2], readme.read_text(), flags=re.DOTALL))
 
 
 if __name__ == "__main__":

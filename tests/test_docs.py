@@ -36,3 +36,12 @@ def test_every_algorithm_has_a_page(name):
 def test_links_lead_somewhere(page):
     for target in re.findall(r"\]\((?!http)([^)#]+)\)", page.read_text()):
         assert (page.parent / target).exists(), target
+
+
+def test_the_readme_and_the_pages_say_what_the_cells_say(monkeypatch):
+    monkeypatch.syspath_prepend(str(DOCS.parent / "benchmarks"))
+    import pages
+
+    assert pages.table() in (DOCS.parent / "README.md").read_text()
+    for name in ALGORITHMS:
+        assert pages.section(name).strip() in (DOCS / "algorithms" / f"{name.replace('-', '_')}.md").read_text()
