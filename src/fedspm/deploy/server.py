@@ -93,7 +93,7 @@ def gather(post: Post, config: Config, log: Callable[[str], None]) -> dict[str, 
     end = time.monotonic() + config.sites.wait
     while len(found) < len(wanted):
         if strangers := post.online() - asked:
-            for name, site in introduce(post, strangers, 60.0).items():
+            for name, site in introduce(post, strangers, 60.0, log).items():
                 asked.add(site.node)
                 if name in wanted:
                     found[name] = site

@@ -32,14 +32,20 @@ class Answers(Protocol):
     def answer(self, content: RecordDict) -> RecordDict: ...
 
 
+@dataclass(frozen=True)
+class Handler:
+    """A message to the site of its context. Not a function inside another: Ray hands it to its workers."""
+
+    site_of: Callable[[Context], Answers]
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        return Message(self.site_of(context).answer(message.content), reply_to=message)
+
+
 def client_app(site_of: Callable[[Context], Answers]) -> ClientApp:
-    """The same app at every site; `site_of` finds the site that the context belongs to."""
+    """The same app at every site; `site_of` finds the site."""
     app = ClientApp()
-
-    @app.train()
-    def answer(message: Message, context: Context) -> Message:
-        return Message(site_of(context).answer(message.content), reply_to=message)
-
+    app.train()(Handler(site_of))
     return app
 
 
@@ -92,17 +98,22 @@ class Introduction:
     classes: tuple[Any, ...]
 
 
-def introduce(post: Post, nodes: set[int], seconds: float) -> dict[str, Introduction]:
+def introduce(
+    post: Post, nodes: set[int], seconds: float, say: Callable[[str], None] = lambda line: None
+) -> dict[str, Introduction]:
     """Who is behind these nodes, by the name that each site gives itself."""
     found: dict[str, Introduction] = {}
     content = {node: wire.message({"tag": "join", "step": "join"}) for node in sorted(nodes)}
     for node, answer in post.send(content, seconds).items():
+        header: wire.Header = {}
         try:
             header = wire.header_of(answer) if isinstance(answer, RecordDict) else {}
             classes = tuple(json.loads(header["classes"]))
             site = Introduction(node, int(header["rows"]), tuple(map(int, header["shape"])), classes)
-        except (Refused, KeyError, ValueError, TypeError):
-            continue  # somebody else's node, or one that is gone again
+        except (Refused, KeyError, ValueError, TypeError) as error:
+            why = header.get("why", repr(error)) if isinstance(answer, RecordDict) else answer
+            say(f"node {node} did not introduce itself: {why}")  # somebody else's, or gone again
+            continue
         if (name := str(header.get("site"))) in found:
             raise FedSPMError(f"two sites call themselves {name!r}; change `name` in the site.toml of one of them")
         found[name] = site
@@ -277,7 +288,7 @@ class FlowerEngine:
         """A site that came back under another number is asked for its name; one that is here keeps its own."""
         if strangers := online - set(self.nodes.values()) - self._ignored:
             names = set(self.algorithm.task.names)
-            for name, site in introduce(self.post, strangers, min(30.0, self.post.waiting.seconds)).items():
+            for name, site in introduce(self.post, strangers, min(30.0, self.post.waiting.seconds), self.say).items():
                 if name in names and self.nodes.get(name) not in online:
                     self.nodes[name] = site.node
                 else:

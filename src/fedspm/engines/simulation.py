@@ -62,7 +62,10 @@ def simulate(
             post = Post(grid, waiting)
             while len(online := post.online()) < len(sites):  # Flower registers them while this thread starts
                 time.sleep(0.05)
-            nodes = {name: site.node for name, site in introduce(post, online, waiting.seconds).items()}
+            said: list[str] = []
+            nodes = {name: site.node for name, site in introduce(post, online, waiting.seconds, said.append).items()}
+            if len(nodes) < len(sites):
+                raise FedSPMError(f"Flower's workers do not answer: {said[0] if said else 'no reason given'}")
             outcome.append(work(LoopbackEngine(post, algorithm, federation, run, sites, nodes, say)))
         except BaseException as error:  # Flower would log it and go on; the caller wants it
             failures.append(error)

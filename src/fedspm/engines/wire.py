@@ -128,6 +128,7 @@ class Gate:
 
     def __init__(self, algorithm: Algorithm, step: str, shared: Tensors, tag: Tag):
         self._algorithm, self._step, self._shared, self._tag = algorithm, step, shared, tag
+        self._when = f"{f'round {tag.turn - 1}' if tag.turn else 'start'}, step {step}"
         self._counts = dict(zip(algorithm.task.names, algorithm.task.counts, strict=True))
 
     def read(self, site: str, content: RecordDict) -> Received:
@@ -135,9 +136,9 @@ class Gate:
         try:
             return self._read(site, content)
         except Refused as error:
-            raise Refused(f"site {site!r}, round {self._tag.turn - 1}, step {self._step}: {error}") from error
+            raise Refused(f"site {site!r}, {self._when}: {error}") from error
         except Exception as error:  # bytes from elsewhere: nothing they hold may stop the training
-            raise Refused(f"site {site!r}, step {self._step}: the reply cannot be read: {error!r}") from error
+            raise Refused(f"site {site!r}, {self._when}: the reply cannot be read: {error!r}") from error
 
     def _read(self, site: str, content: RecordDict) -> Received:
         header = header_of(content)
