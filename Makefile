@@ -25,7 +25,7 @@ serve: run  ## the same, then answer queries at http://127.0.0.1:8000/
 	$(BIN)/fedspm serve all $(RUN)
 
 test: $(DEV)  ## run every test
-	$(BIN)/python -m pytest
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 test-faults: $(DEV)  ## run the tests that start and kill real servers and sites (about a quarter of an hour)
 	$(BIN)/python -m pytest tests/faults -o norecursedirs=
