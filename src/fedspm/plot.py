@@ -17,7 +17,7 @@ from fedspm.files import explained, write_atomically
 
 def plot_data(config: Config, alpha_inter: Sequence[float], alpha_intra: Sequence[float], out: Path) -> list[Path]:
     """Write every picture as png and svg: of a pool of images three, of data that comes divided what can be seen."""
-    loaded = None if config.data.name == OWN else load_data(config.data.name, config.data.path)
+    loaded = None if config.data.name == OWN else load_data(config.data.name, config.data.path, config.data.size)
     if loaded is None or isinstance(loaded, Federation):
         figures = _divided(loaded or config.federation())
     else:

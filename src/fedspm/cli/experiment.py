@@ -8,12 +8,14 @@ import typer
 from fedspm.cli.app import app
 from fedspm.cli.compare import grid
 from fedspm.cli.options import Jobs, Set
-from fedspm.cli.speaking import say
+from fedspm.cli.speaking import as_typed, say
 from fedspm.terminal import console, plain_table
 
 if TYPE_CHECKING:
     from fedspm.experiments import Narrowed, Plan
     from fedspm.experiments.results import Reached
+
+SHIFTS = "shifts"  # pictures only
 
 
 @app.command()
@@ -42,8 +44,11 @@ def experiment(
         rounds=rounds,
         settings=parse_assignments(set_ or []),
     )
+    if name in (SHIFTS, "all"):
+        _draw_shifts(wanted, out / SHIFTS)
     for each in EXPERIMENTS if name == "all" else [name]:
-        _run(load_plan(each), wanted, out / each, jobs)
+        if each != SHIFTS:
+            _run(load_plan(each), wanted, out / each, jobs)
 
 
 def _run(plan: "Plan", wanted: "Narrowed", folder: Path, jobs: int | None) -> None:
@@ -73,10 +78,26 @@ def _run(plan: "Plan", wanted: "Narrowed", folder: Path, jobs: int | None) -> No
             say(f"results   {folder}/README.md")
 
 
+def _draw_shifts(wanted: "Narrowed", folder: Path) -> None:
+    """The three pictures of the constructed heterogeneity; nothing is trained."""
+    from fedspm.config import merged, resolve
+    from fedspm.files import write_atomically
+    from fedspm.plot import plot_data
+
+    config = resolve(merged({"data": {"name": "fashion-mnist"}}, wanted.settings))
+    written = plot_data(config, (0.5, 1, 2), (0.5, 1, 2), folder)
+    title = (
+        f"# The constructed heterogeneity\n\n`{as_typed()}`: {config.data.title}, {config.data.clients} clients.\n\n"
+    )
+    write_atomically(folder / "README.md", title + "".join(f"![{each.stem}]({each.name})\n\n" for each in written))
+    say(f"pictures  {folder}/README.md")
+
+
 def _list(out: Path) -> None:
     from fedspm.experiments import EXPERIMENTS, load_plan
     from fedspm.experiments.records import Records
 
+    say(f"{SHIFTS:11} {'':16} One image under all shifts, labels and mixing weights of every client (appendix)")
     for name in EXPERIMENTS:
         plan = load_plan(name)
         done = f"{len(Records(out / name / 'cells.jsonl').lines)} of {plan.size} done"
