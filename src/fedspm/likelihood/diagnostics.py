@@ -14,7 +14,7 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedspm.core.algorithm import Algorithm
+from fedspm.core.algorithm import INPUT, Algorithm
 from fedspm.core.local import chunks
 from fedspm.core.replies import Tensors
 from fedspm.encoders import Encoder
@@ -62,7 +62,7 @@ class Diagnosis:
         if not isinstance(self.algorithm, Semiparametric) or not isinstance(self.algorithm, Algorithm):
             raise FedSPMError("only fedspm and feddrm have density ratios and heads to diagnose")
         self._client = np.repeat(np.arange(len(self.data)), [len(y) for _, y in self.data])
-        self._last: tuple[Tensor, Array] | None = None
+        self._last: tuple[list[Tensor], Array] | None = None
 
     def before(self, shared: Tensors, privates: Sequence[Tensors]) -> "Before":
         """Everything at ζ⁽ᵗ⁾, with w⁽ᵗ⁾ for what comes after."""
@@ -93,9 +93,10 @@ class Diagnosis:
     def log_ratios(self, shared: Tensors) -> Array:
         """log_ratio of every pooled row for every client and component, in double precision, (n, m, C).
 
-        The end of one round is the start of the next: its log-ratios are kept, under the γ they were computed with.
+        The end of one round is the start of the next: its log-ratios are kept, with the tensors they came from.
         """
-        if self._last and self._last[0] is shared["tilt.gamma"]:
+        sources = [shared[name] for name in (*self.algorithm.router.names, *TILT, *INPUT)]
+        if self._last and all(one is other for one, other in zip(sources, self._last[0], strict=True)):
             return self._last[1]
         xi, gamma = (shared[name].double() for name in TILT)
 
@@ -105,7 +106,7 @@ class Diagnosis:
             return np.asarray(log_ratio(xi, gamma, features).numpy(force=True))
 
         ratios = np.concatenate(list(self.map(of, (x for rows, _ in self.data for x in chunks(rows)))))
-        self._last = shared["tilt.gamma"], ratios
+        self._last = sources, ratios
         return ratios
 
     def _likelihood(self, shared: Tensors, privates: Sequence[Tensors]) -> Array:
