@@ -100,10 +100,14 @@ def convergence(runs: Mapping[str, Any]) -> Figure:
             axes.plot(bridge.rounds + 1, getattr(bridge, key), color=COLOURS[i % len(COLOURS)], label=label)
         axes.set(xlabel="round", title=title)
         positive = any((getattr(bridge, key) > 0).any() for bridge in runs.values())
-        axes.set_yscale("log" if positive and key == "gradient" else "linear")
+        if positive and key == "gradient":
+            axes.set_yscale("log")
+        elif key == "epsilon":
+            axes.set_yscale("symlog", linthresh=1)  # often exactly zero
         axes.grid(alpha=0.25)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    figure.axes[0].legend(frameon=False, fontsize=7)
+    handles, labels = figure.axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, frameon=False, fontsize=7, loc="outside right upper")
     return figure
 
 
