@@ -14,8 +14,8 @@ from fedspm import Federation
 from fedspm.config import resolve
 from fedspm.deploy.demo import Loopback, across_sites, loopback, script
 from fedspm.deploy.launch import follow, launch
-from fedspm.deploy.processes import free_port
 from fedspm.files import write_atomically
+from fedspm.ports import free_port
 from fedspm.runs import Run
 
 

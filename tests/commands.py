@@ -2,6 +2,10 @@
 
 import subprocess
 import sys
+import time
+
+import httpx
+import pytest
 
 
 def fedspm(*arguments, check=True, **options):
@@ -15,3 +19,16 @@ def fedspm(*arguments, check=True, **options):
     if check:
         assert done.returncode == 0, done.stderr + done.stdout
     return done
+
+
+def wait(happened, seconds=60):
+    """Until something is true; a server that comes up slowly does not answer meanwhile."""
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        try:
+            if happened():
+                return
+        except httpx.HTTPError:
+            pass
+        time.sleep(0.1)
+    pytest.fail("it did not happen in time")

@@ -77,6 +77,25 @@ def test_what_is_recorded_is_not_trained_again_and_other_settings_are_refused(tm
         Records(tmp_path / "cells.jsonl")
 
 
+def test_what_another_experiment_trained_with_the_same_settings_is_taken_over(tmp_path):
+    first, second = load_plan("table1"), load_plan("table2")
+    wanted = Narrowed([0], ["fedavg", "feddrm"])
+    there = [cell for cell in plan_cells(first, wanted, tmp_path / "table1") if cell.panel == "fashion-mnist"]
+    theirs = recorded(tmp_path / "table1" / "cells.jsonl", [line(cell, system=0.7) for cell in there])
+    cells = plan_cells(second, wanted, tmp_path / "table2")
+    records = Records(tmp_path / "table2" / "cells.jsonl")
+    records.borrow(cells, [theirs])
+    assert [(cell.panel, cell.row) for cell in cells if cell in records] == [
+        ("inter-1-intra-2", "fedavg"),
+        ("inter-1-intra-2", "feddrm"),
+    ]
+    records.take([], second)
+    assert Records(records.path).lines == records.lines  # every figure is from cells.jsonl
+    another = plan_cells(second, Narrowed([1], ["fedavg"]), tmp_path / "table2")
+    records.borrow(another, [theirs])
+    assert not any(cell in records for cell in another)
+
+
 def test_the_page_shows_ours_beside_the_papers_and_what_is_missing(tmp_path):
     plan = load_plan("table1")
     cells = plan_cells(plan, Narrowed([0, 1], ["fedavg", "fedspm-1x"], ["fashion-mnist"]), tmp_path)

@@ -10,7 +10,7 @@ from fedspm.config import merged, resolve
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
 from fedspm.grid import Cell
-from fedspm.pictures import components_chosen, rendered
+from fedspm.pictures import over_values, rendered
 from fedspm.runs import Run
 from fedspm.tables import markdown_table
 
@@ -65,7 +65,8 @@ def write_choice(folder: Path, cells: Sequence[Cell], command: str) -> list[list
     table = markdown_table(HEADINGS, rows)
     page = ["# How many components", "", f"`{command}`", "", *table, "", "![over C](components.png)", ""]
     write_atomically(folder / "components.md", "\n".join(page))
-    figure = components_chosen(scores(lines, SCORE))
+    found = {str(count): by_seed for count, by_seed in scores(lines, SCORE).items()}
+    figure = over_values("components C", "held-out log-likelihood a row", {"": found})
     for kind in ("svg", "png"):
         write_atomically(folder / f"components.{kind}", rendered(figure, kind))
     return rows

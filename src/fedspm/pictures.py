@@ -52,15 +52,11 @@ def comparison_curves(methods: Mapping[str, Mapping[int, Sequence[Mapping[str, A
     """
     figure = Figure(figsize=(10, 4.2), layout="constrained")
     panels = figure.subplots(1, 2, sharey=True)
-    palette = matplotlib.colormaps["tab20"].colors  # type: ignore[attr-defined]
-    colours = {title: palette[(2 * i) % 20 + (2 * i) // 20] for i, title in enumerate(methods)}
+    colours = {title: _colour_of(i) for i, title in enumerate(methods)}
     for axes, key, name in zip(panels, ("system_accuracy", "average_accuracy"), ("system", "average"), strict=True):
         ends = {title: np.mean([lines[-1][key] for lines in seeds.values()]) for title, seeds in methods.items()}
         for title in sorted(ends, key=lambda title: -ends[title]):
-            rounds = sorted(set.intersection(*({line["round"] for line in lines} for lines in methods[title].values())))
-            values = np.array(
-                [[line[key] for line in lines if line["round"] in rounds] for lines in methods[title].values()]
-            )
+            rounds, values = _common_rounds(methods[title], key)
             width = 2.4 if title.startswith("FedSPM") else 1.2
             label = f"{title}  {100 * ends[title]:.1f}"
             axes.plot(rounds, values.mean(0), color=colours[title], linewidth=width, label=label)
@@ -71,19 +67,6 @@ def comparison_curves(methods: Mapping[str, Mapping[int, Sequence[Mapping[str, A
         axes.legend(frameon=False, fontsize=7, loc="lower right")
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
         axes.tick_params(labelleft=True)
-    return figure
-
-
-def components_chosen(scores: Mapping[int, Mapping[int, float]]) -> Figure:
-    """Held-out predictive log-likelihood over C: a point a seed, the line their mean."""
-    figure = Figure(figsize=(5.2, 3.4), layout="constrained")
-    axes = figure.subplots()
-    for components, by_seed in scores.items():
-        axes.plot([components] * len(by_seed), list(by_seed.values()), "o", color=COLOURS[5], markersize=3)
-    axes.plot(list(scores), [np.mean(list(by_seed.values())) for by_seed in scores.values()], color=COLOURS[0])
-    axes.set(xlabel="components C", ylabel="held-out log-likelihood a row")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    axes.grid(alpha=0.25)
     return figure
 
 
@@ -111,24 +94,30 @@ def convergence(runs: Mapping[str, Any]) -> Figure:
     return figure
 
 
+def _common_rounds(seeds: Mapping[int, Sequence[Mapping[str, Any]]], key: str) -> tuple[list[int], np.ndarray]:
+    """Rounds that were evaluated with every seed, and (seeds, rounds) values of a metric."""
+    rounds = sorted(set.intersection(*({line["round"] for line in lines} for lines in seeds.values())))
+    return rounds, np.array([[line[key] for line in lines if line["round"] in rounds] for lines in seeds.values()])
+
+
+def _colour_of(i: int) -> Any:
+    """Ten dark colours, then their ten light ones."""
+    return matplotlib.colormaps["tab20"].colors[(2 * i) % 20 + (2 * i) // 20]  # type: ignore[attr-defined]
+
+
 def panel_curves(panels: Mapping[str, Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]]) -> Figure:
     """System accuracy over rounds, a panel a setting: means over seeds, FedSPM drawn thick."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(max(5.2, 3.6 * columns), 3.4 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    palette = matplotlib.colormaps["tab20"].colors  # type: ignore[attr-defined]
     titles = list(dict.fromkeys(title.split(", ")[0] for methods in panels.values() for title in methods))
     for axes, (name, methods) in zip(grid, panels.items(), strict=False):
         for title, seeds in methods.items():
             i = titles.index(title.split(", ")[0])
-            rounds = sorted(set.intersection(*({line["round"] for line in lines} for lines in seeds.values())))
-            values = [
-                [line["system_accuracy"] for line in lines if line["round"] in rounds] for lines in seeds.values()
-            ]
+            rounds, values = _common_rounds(seeds, "system_accuracy")
             width = 2.2 if title.startswith("FedSPM") else 1.1
-            colour = palette[(2 * i) % 20 + (2 * i) // 20]
-            axes.plot(rounds, np.mean(values, axis=0), color=colour, linewidth=width, label=titles[i])
+            axes.plot(rounds, values.mean(0), color=_colour_of(i), linewidth=width, label=titles[i])
         axes.set(xlabel="round", title=name)
         axes.grid(alpha=0.25)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
@@ -140,20 +129,20 @@ def panel_curves(panels: Mapping[str, Mapping[str, Mapping[int, Sequence[Mapping
     return figure
 
 
-def accuracy_of_values(axis: str, rows: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
-    """System, average and routing accuracy over the values of one setting: a point a seed, the line their mean."""
+def over_values(axis: str, quantity: str, lines: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
+    """Quantities over the values of one setting: a point a seed, a line through their means."""
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")
     axes = figure.subplots()
-    positions = range(len(rows))
-    for colour, metric in zip(COLOURS, ("system", "average"), strict=False):
-        means = [np.mean(list(accuracy[metric].values())) for accuracy in rows.values()]
-        axes.plot(positions, means, color=colour, marker="o", markersize=3, label=metric)
-        for at, accuracy in zip(positions, rows.values(), strict=True):
-            axes.plot([at] * len(accuracy[metric]), list(accuracy[metric].values()), ".", color=colour, alpha=0.4)
-    axes.set_xticks(positions, list(rows))
-    axes.set(xlabel=axis, ylabel="accuracy")
+    for colour, (label, by_value) in zip(COLOURS, lines.items(), strict=False):
+        means = [np.mean(list(by_seed.values())) for by_seed in by_value.values()]
+        axes.plot(range(len(by_value)), means, color=colour, marker="o", markersize=3, label=label)
+        for at, by_seed in enumerate(by_value.values()):
+            axes.plot([at] * len(by_seed), list(by_seed.values()), ".", color=colour, alpha=0.4)
+        axes.set_xticks(range(len(by_value)), list(by_value))
+    axes.set(xlabel=axis, ylabel=quantity)
     axes.grid(alpha=0.25)
-    axes.legend(frameon=False)
+    if len(lines) > 1:
+        axes.legend(frameon=False)
     return figure
 
 

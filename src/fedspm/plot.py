@@ -14,6 +14,8 @@ from fedspm.data.partition import draw_mixing, partition_by_class
 from fedspm.data.sources import Images, load_data
 from fedspm.files import explained, write_atomically
 
+ALPHAS = (0.5, 1.0, 2.0)  # concentrations, as the paper varies them
+
 
 def plot_data(config: Config, alpha_inter: Sequence[float], alpha_intra: Sequence[float], out: Path) -> list[Path]:
     """Write every picture as png and svg: of a pool of images three, of data that comes divided what can be seen."""

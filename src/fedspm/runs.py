@@ -27,7 +27,7 @@ from torch import nn
 from fedspm.algorithms import algorithm_named
 from fedspm.config import IN_MEMORY, Config, load_config, resolve
 from fedspm.core.algorithm import Algorithm, Task
-from fedspm.core.replies import Tensors
+from fedspm.core.replies import Tensors, plain
 from fedspm.data.federation import Federation
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.evaluation import Model
@@ -202,12 +202,12 @@ class Run:
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
         folder = self._checkpoints / f"round-{checkpoint.round:05d}"
         with folder_atomically(folder) as temporary:
-            save_file(_plain(checkpoint.shared), temporary / "shared.safetensors")
+            save_file(plain(checkpoint.shared), temporary / "shared.safetensors")
             (temporary / "clients").mkdir()
             files = {}
             for i, (name, private) in enumerate(checkpoint.privates.items()):
                 files[name] = f"clients/{i:05d}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:60]}.safetensors"
-                save_file(_plain(private), temporary / files[name])
+                save_file(plain(private), temporary / files[name])
             state = {"round": checkpoint.round, "seconds": checkpoint.seconds, "clients": files}
             (temporary / "state.json").write_text(json.dumps(state, indent=2, ensure_ascii=False), "utf-8")
         for old in self._folders()[:-keep]:
@@ -283,10 +283,6 @@ def task_of(federation: Federation) -> Task:
 def load_run(path: str | os.PathLike[str]) -> Run:
     """Open a run folder."""
     return Run.open(Path(path))
-
-
-def _plain(tensors: Tensors) -> Tensors:
-    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 def _load(path: Path) -> Tensors:

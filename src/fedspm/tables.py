@@ -69,18 +69,18 @@ COSTS = ("method", "parameters", "of a client", "MB down", "MB up", "s a round")
 
 def accuracy_rows(methods: Sequence[Method], style: Style) -> list[list[str]]:
     """Accuracies in per cent."""
-    order = {metric: ranks(methods, metric) for metric in ACCURACIES}
-    rows = []
-    for method in methods:
-        row = [method.title]
-        for metric in ACCURACIES:
-            if metric in method.accuracy:
-                rank = order[metric].get(method.name, UNRANKED)
-                row.append(style.figure(*spread(method.accuracy[metric]), rank))
-            else:
-                row.append(style.nothing)
-        rows.append(row)
-    return rows
+    columns = [figures(methods, metric, style) for metric in ACCURACIES]
+    return [[method.title, *(column.get(method.name, style.nothing) for column in columns)] for method in methods]
+
+
+def figures(methods: Sequence[Method], metric: str, style: Style) -> dict[str, str]:
+    """One accuracy of every method that has it, with its rank."""
+    order = ranks(methods, metric)
+    return {
+        method.name: style.figure(*spread(method.accuracy[metric]), order.get(method.name, UNRANKED))
+        for method in methods
+        if metric in method.accuracy
+    }
 
 
 def cost_rows(methods: Sequence[Method], style: Style) -> list[list[str]]:
@@ -149,18 +149,26 @@ def markdown(methods: Sequence[Method], records: Sequence[Record], missing: str,
 def about(records: Sequence[Record], missing: str, command: str) -> list[str]:
     """What was run, where, and what is missing."""
     first = records[0]
-    settings, machine, versions = first["settings"], first["machine"], first["versions"]
+    settings = first["settings"]
     lines = [
         f"`{command}`",
         f"{settings['data']['name']}, {first['clients']} clients, C = {settings['components']}, "
         f"{settings['rounds']} rounds, preset {settings['preset']}, "
         f"seeds {', '.join(map(str, dict.fromkeys(each['seed'] for each in records)))}",
-        f"{machine['processor']}, {machine['cores']} cores; Python {versions['python']}, torch {versions['torch']}, "
-        f"fedspm {first['fedspm']}; begun {first['created'][:10]}",
+        f"{made_with(first)}; begun {first['created'][:10]}",
     ]
     if missing:
         lines.append(f"**not finished:** {missing}")
     return lines
+
+
+def made_with(record: Record) -> str:
+    """Machine and versions of a training."""
+    machine, versions = record["machine"], record["versions"]
+    return (
+        f"{machine['processor']}, {machine['cores']} cores; Python {versions['python']}, torch {versions['torch']}, "
+        f"fedspm {record['fedspm']}"
+    )
 
 
 def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:

@@ -51,6 +51,11 @@ class Engine(Exchange, Protocol):
 
     def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]: ...
 
+
+@runtime_checkable
+class Counts(Protocol):
+    """An engine whose sites evaluate on their own rows."""
+
     def count(self, shared: Tensors) -> dict[str, Tensors]: ...
 
 
@@ -72,11 +77,16 @@ def begin(algorithm: Algorithm, engine: Engine) -> Tensors:
     return algorithm.start(engine)
 
 
-def personalised(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model:
-    """The model as it is evaluated: after whatever clients do on their own for that."""
-    engine.invite_all()  # everybody is evaluated, whoever trained
+def personalise(algorithm: Algorithm, engine: Engine, shared: Tensors) -> None:
+    """Whatever clients do on their own before they are evaluated: all of them, whoever trained."""
+    engine.invite_all()
     if algorithm.personalises():
         engine(algorithm.personalise, shared)
+
+
+def personalised(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model:
+    """The model as it is evaluated."""
+    personalise(algorithm, engine, shared)
     return Model(algorithm, engine.send(shared), list(engine.private_states().values()))
 
 
@@ -90,10 +100,9 @@ def evaluated(algorithm: Algorithm, engine: Engine, shared: Tensors, federation:
 
 
 def counted(algorithm: Algorithm, engine: Engine, shared: Tensors) -> dict[str, Any]:
-    engine.invite_all()
+    assert isinstance(engine, Counts)
     try:
-        if algorithm.personalises():
-            engine(algorithm.personalise, shared)
+        personalise(algorithm, engine, shared)
         counts = engine.count(shared)
     except TooFewSites:
         counts = {}

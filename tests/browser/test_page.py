@@ -5,7 +5,6 @@ import io
 import re
 import subprocess
 import sys
-import time
 
 import httpx
 import numpy as np
@@ -14,8 +13,8 @@ from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
 import chromium
-from commands import fedspm
-from fedspm.serve.processes import free_port
+from commands import fedspm, wait
+from fedspm.ports import free_port
 
 SMALL = [f"{role}.{setting}" for role in ("predictor", "router") for setting in ("encoder=mlp", "steps=5")]
 
@@ -63,7 +62,7 @@ class Site:
             folder / "run" / "samples",
         ]
         self._router = self._serve("router", *router, "--port", self._port)
-        self.wait(lambda: httpx.get(self.url + "readyz").status_code == 200)
+        wait(lambda: httpx.get(self.url + "readyz").status_code == 200)
 
     def start(self, name):
         self.nodes[name] = self._serve("node", self._folder / "bundle" / "clients" / name, "--port", self._ports[name])
@@ -79,17 +78,6 @@ class Site:
             self._folder / "secret",
         ]
         return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-
-    def wait(self, happened, seconds=60):
-        until = time.monotonic() + seconds
-        while time.monotonic() < until:
-            try:
-                if happened():
-                    return
-            except httpx.HTTPError:
-                pass
-            time.sleep(0.2)
-        pytest.fail("the service did not come up in time")
 
     def all_up(self):
         return all(client["up"] for client in httpx.get(self.url + "v1/clients").json())
@@ -108,7 +96,7 @@ def site(browser, tmp_path_factory):
     fedspm("train", "--clients", 3, "--rounds", 4, "--out", folder / "run", *settings)
     fedspm("export", folder / "run", "--out", folder / "bundle")
     site = Site(folder)
-    site.wait(site.all_up)
+    wait(site.all_up)
     yield site
     site.stop()
 
@@ -223,7 +211,7 @@ def test_a_killed_node_is_seen_and_another_answers(page, site):
     row = page.get_by_role("row").filter(has=page.get_by_role("rowheader", name=meant))
     expect(row).to_contain_text("down")
     site.start(meant)
-    site.wait(site.all_up)
+    wait(site.all_up)
     expect(row).to_contain_text("up")
     page.get_by_role("button", name="Sample of client-2").click()
     expect(page.locator(".banner")).to_have_count(0)

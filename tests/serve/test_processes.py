@@ -5,7 +5,6 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 
 import httpx
 import numpy as np
@@ -13,9 +12,9 @@ import pytest
 import torch
 
 import fedspm as package
-from commands import fedspm
+from commands import fedspm, wait
 from fedspm.errors import FedSPMError
-from fedspm.serve.processes import free_port
+from fedspm.ports import free_port
 
 
 @pytest.fixture(scope="module")
@@ -28,18 +27,6 @@ def running(served):
     wait(lambda: all(client["up"] for client in httpx.get(f"{url}/v1/clients").json()))
     yield url, process, model
     process.kill()
-
-
-def wait(happened, seconds=60):
-    until = time.monotonic() + seconds
-    while time.monotonic() < until:
-        try:
-            if happened():
-                return
-        except httpx.HTTPError:
-            pass
-        time.sleep(0.1)
-    pytest.fail("it did not happen in time")
 
 
 def children(pid):

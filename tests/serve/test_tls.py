@@ -10,11 +10,12 @@ import pytest
 
 from fedspm import connect
 from fedspm.errors import FedSPMError
+from fedspm.ports import free_port
 from fedspm.serve.app import router_app
 from fedspm.serve.bundle import load_router
 from fedspm.serve.guard import Listen
 from fedspm.serve.node import node_app
-from fedspm.serve.processes import free_port, server_of
+from fedspm.serve.processes import server_of
 from fedspm.serve.router import Router
 
 SECRET = "0123456789abcdef0123456789abcdef"

@@ -17,7 +17,7 @@ from fedspm.terminal import console, plain_table
 if TYPE_CHECKING:
     from fedspm.data.findings import Findings
 
-ALPHAS = "0.5,1,2"  # as the paper varies them
+ALPHAS = "0.5,1,2"  # those of fedspm.plot, which takes long to import
 SHOWN_CLASSES = 30
 SHOWN_PROBLEMS = 20
 

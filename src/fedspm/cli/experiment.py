@@ -53,12 +53,16 @@ def experiment(
 
 def _run(plan: "Plan", wanted: "Narrowed", folder: Path, jobs: int | None) -> None:
     from fedspm.comparison import slowest_first
+    from fedspm.experiments import EXPERIMENTS
     from fedspm.experiments.plan import plan_cells
     from fedspm.experiments.records import Records
-    from fedspm.experiments.results import missing, reductions, terminal_rows, write_results
+    from fedspm.experiments.results import missing, reductions, write_results
+    from fedspm.tables import PLAIN, REACHED, accuracy_rows
 
     cells = plan_cells(plan, wanted, folder)
     records = Records(folder / "cells.jsonl")
+    others = [folder.parent / name / "cells.jsonl" for name in EXPERIMENTS if name != plan.name]
+    records.borrow(cells, [Records(path) for path in others])
     todo = [cell for cell in cells if cell not in records]
     say(f"{plan.name}: {plan.title}; {len(cells) - len(todo)} of {len(cells)} trainings are in {records.path}")
 
@@ -69,7 +73,7 @@ def _run(plan: "Plan", wanted: "Narrowed", folder: Path, jobs: int | None) -> No
     with grid(todo, slowest_first(todo), jobs, write) as reached:
         for panel, rows in reached.items():
             title = f"\n{plan.panel(panel).title}: accuracy in per cent"
-            console.print(plain_table(("", "system", "average", "routing"), terminal_rows(rows), title))
+            console.print(plain_table(REACHED, accuracy_rows(rows, PLAIN), title))
         if less := reductions(plan, records):
             say(f"reduced   {'; '.join(less)}")
         if absent := missing(plan, records):
@@ -82,10 +86,10 @@ def _draw_shifts(wanted: "Narrowed", folder: Path) -> None:
     """The three pictures of the constructed heterogeneity; nothing is trained."""
     from fedspm.config import merged, resolve
     from fedspm.files import write_atomically
-    from fedspm.plot import plot_data
+    from fedspm.plot import ALPHAS, plot_data
 
     config = resolve(merged({"data": {"name": "fashion-mnist"}}, wanted.settings))
-    written = plot_data(config, (0.5, 1, 2), (0.5, 1, 2), folder)
+    written = plot_data(config, ALPHAS, ALPHAS, folder)
     title = (
         f"# The constructed heterogeneity\n\n`{as_typed()}`: {config.data.title}, {config.data.clients} clients.\n\n"
     )

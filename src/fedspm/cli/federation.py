@@ -98,7 +98,8 @@ def site(
     """A site: take part, until stopped. Rows and private state stay here."""
     import os
 
-    from fedspm.deploy.processes import QUIET, free_port
+    from fedspm.deploy.processes import QUIET
+    from fedspm.ports import free_port
 
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     from fedspm.deploy.node import run_node

@@ -1,12 +1,17 @@
 """What a client answers, and how answers merge: `Mean` (weighted sums) and `Rows` (kept apart, keyed by client)."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 Tensors = dict[str, Tensor]  # a flat dict with dotted names: a checkpoint and a message as it stands
+
+
+def plain(tensors: Mapping[str, Tensor]) -> Tensors:
+    """As a file or a message takes them: on the CPU, in one piece, without history."""
+    return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
 class Mean:

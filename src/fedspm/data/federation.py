@@ -79,7 +79,7 @@ class Federation:
             if given is not None and len({str(name) for name in given}) < len(given):
                 raise FedSPMError(f"two clients in {what} have the same name; names must differ")
         names = tuple(str(name) for name in train)
-        raw = {str(name): _arrays(value, f"client {name!r}") for name, value in train.items()}
+        raw = {str(name): as_rows(value, f"client {name!r}") for name, value in train.items()}
         classes = np.unique(np.concatenate([y for _, y in raw.values()])) if raw else np.empty(0)
         parts = [Part(x, _encode(y, classes, f"client {name!r}")) for name, (x, y) in raw.items()]
         tests: tuple[Part, ...] | None = None
@@ -295,7 +295,8 @@ def _memory(x: Tensor) -> memoryview:
     return channels_last.contiguous().numpy().data.cast("B")
 
 
-def _arrays(value: Any, where: str) -> tuple[Tensor, np.ndarray]:
+def as_rows(value: Any, where: str) -> tuple[Tensor, np.ndarray]:
+    """A pair (x, y) with one label a row."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise FedSPMError(f"{where}: give a pair (x, y)")
     x = as_input(value[0], where=where)
@@ -324,7 +325,7 @@ def _test_part(value: Arrays | None, classes: np.ndarray, name: str, like: Part)
     if value is None:
         return Part(like.x[:0], like.y[:0])
     where = f"client {name!r}, test rows"
-    x, y = _arrays(value, where)
+    x, y = as_rows(value, where)
     return Part(as_input(x, like.x.shape[1:], where), _encode(y, classes, where))
 
 

@@ -12,9 +12,10 @@ from fedspm.config import Config, resolve
 from fedspm.data.federation import Federation
 from fedspm.deploy.keys import make_certificates, make_key
 from fedspm.deploy.launch import follow, launch
-from fedspm.deploy.processes import CONNECTION, Processes, connect, flwr, free_port, wait_for_server
+from fedspm.deploy.processes import CONNECTION, Processes, connect, flwr, wait_for_server
 from fedspm.engines.loopback import site_configs
 from fedspm.files import write_atomically
+from fedspm.ports import free_port
 from fedspm.runs import refuse_existing, task_of
 
 

@@ -98,12 +98,6 @@ def flwr(home: Path, *arguments: str) -> str:
     return done.stdout
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
 def wait_for_server(address: str, certificates: Path | None, seconds: float, processes: Processes) -> None:
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=certificates) if certificates else None

@@ -99,9 +99,6 @@ class LocalEngine:
         assert merged is not None
         return merged
 
-    def count(self, shared: Tensors) -> dict[str, Tensors]:
-        raise NotImplementedError("in process everything is evaluated together")
-
     def send(self, tensors: Tensors) -> Tensors:
         """To the device that clients compute on; replies come back to the CPU, where the server averages."""
         return {name: tensor.to(self.device) for name, tensor in tensors.items()}

@@ -12,7 +12,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from fedspm.data.federation import Federation, Part, as_input, as_labels, require_finite
+from fedspm.data.federation import Federation, Part, as_input, as_rows, require_finite
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.files import write_atomically
 
@@ -27,14 +27,11 @@ class SiteRows:
 
     @classmethod
     def of(cls, x: Any, y: Any, test_x: Any = None, test_y: Any = None) -> "SiteRows":
-        rows = as_input(x, where="rows")
-        held = as_input(test_x, rows.shape[1:], "test rows") if test_x is not None else rows[:0]
-        labels = as_labels(y, "rows")
-        test_labels = as_labels(test_y, "test rows") if test_y is not None else labels[:0]
-        for x_, y_, where in ((rows, labels, "rows"), (held, test_labels, "test rows")):
-            if y_.ndim != 1 or len(y_) != len(x_):
-                raise FedSPMError(f"{where}: y has shape {y_.shape}, x has {len(x_)} rows; y needs one label a row")
-            require_finite(x_, where)
+        rows, labels = as_rows((x, y), "rows")
+        held = rows[:0] if test_x is None else as_input(test_x, rows.shape[1:], "test rows")
+        held, test_labels = as_rows((held, labels[:0] if test_y is None else test_y), "test rows")
+        require_finite(rows, "rows")
+        require_finite(held, "test rows")
         classes, number = np.unique(np.concatenate([labels, test_labels]), return_inverse=True)
         numbers = torch.from_numpy(number.astype(np.int64))
         return cls(Part(rows, numbers[: len(rows)]), Part(held, numbers[len(rows) :]), classes)

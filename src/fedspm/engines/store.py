@@ -17,7 +17,7 @@ from typing import Any
 import safetensors
 from safetensors.torch import save
 
-from fedspm.core.replies import Tensors
+from fedspm.core.replies import Tensors, plain
 from fedspm.errors import DamagedFile, Refused
 from fedspm.files import read_json, write_atomically
 
@@ -110,8 +110,7 @@ class Store:
 
 
 def save_tagged(path: Path, tensors: Tensors, tag: str) -> None:
-    plain = {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(plain, {"tag": tag}))
+    write_atomically(path, save(plain(tensors), {"tag": tag}))
 
 
 def load_tagged(path: Path) -> tuple[Tensors, str]:

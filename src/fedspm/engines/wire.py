@@ -14,7 +14,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors.torch import load, save
 
 from fedspm.core.algorithm import Algorithm
-from fedspm.core.replies import Mean, Reply, Rows, Tensors
+from fedspm.core.replies import Mean, Reply, Rows, Tensors, plain
 from fedspm.errors import Refused
 
 HEADER, SHARED, ARGUMENTS, REPLY = "fedspm", "shared", "arguments", "reply"
@@ -51,7 +51,7 @@ class Tag:
 
 def to_record(tensors: Tensors) -> ArrayRecord:
     """One array that holds them all, as safetensors: Flower makes several requests for every array of a record."""
-    packed = save({name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()})
+    packed = save(plain(tensors))
     return ArrayRecord({PACKED: Array("uint8", (len(packed),), FORMAT, packed)})
 
 

@@ -45,16 +45,24 @@ class Records:
             )
         return True
 
+    def borrow(self, cells: Sequence[Cell], others: "Sequence[Records]") -> None:
+        """Trainings that another experiment has done with the same settings: table 2's centre is a panel of table 1."""
+        known = {(line["seed"], _settings(line)): line for other in others for line in other.lines.values()}
+        for cell in cells:
+            line = known.get((cell.config.seed, json.dumps(cell.config.said(), sort_keys=True)))
+            if line and _key(cell) not in self.lines:
+                self.lines[_key(cell)] = {**line, "panel": cell.panel, "method": cell.row}
+
     def take(self, cells: Sequence[Cell], plan: Plan) -> None:
         """Add what has been finished meanwhile, here or by another process, and write it in the order of the plan."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with FileLock(self.path.parent / ".lock"):
-            self.lines |= self._read()
-            fresh = [cell for cell in cells if cell not in self and cell.finished()]
-            for cell in fresh:
+            written = self._read()
+            self.lines |= written
+            for cell in [cell for cell in cells if cell not in self and cell.finished()]:
                 run = Run.open(cell.folder)
                 self.lines[_key(cell)] = {"panel": cell.panel, **record(cell), "diagnostics": run.diagnostics()}
-            if fresh:
+            if self.lines.keys() != written.keys():
                 write_atomically(self.path, record_lines(self.ordered(plan)))
 
     def ordered(self, plan: Plan) -> list[dict[str, Any]]:
@@ -66,6 +74,11 @@ class Records:
 
     def of_panel(self, panel: str, plan: Plan) -> list[dict[str, Any]]:
         return [line for line in self.ordered(plan) if line["panel"] == panel]
+
+
+def _settings(line: dict[str, Any]) -> str:
+    """Comparable whatever was added to the settings since: what a line does not say has its default."""
+    return json.dumps(resolve(line["settings"]).said(), sort_keys=True)
 
 
 def _key(cell: Cell) -> Key:

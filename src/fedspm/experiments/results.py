@@ -10,14 +10,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedspm.comparison import ACCURACIES, Method, method_rows, ranks, spread
+from fedspm.comparison import ACCURACIES, Method, method_rows
 from fedspm.config import resolve
 from fedspm.experiments.plan import Panel, Plan
 from fedspm.experiments.records import Records
 from fedspm.files import write_atomically
 from fedspm.likelihood.diagnostics import Bridge, bridge_errors, solved_lines
-from fedspm.pictures import accuracy_of_values, convergence, panel_curves, rendered
-from fedspm.tables import LATEX, MARKDOWN, UNRANKED, Style, markdown_table
+from fedspm.pictures import convergence, over_values, panel_curves, rendered
+from fedspm.tables import LATEX, MARKDOWN, Style, figures, made_with, markdown_table
 
 Reached = dict[str, list[Method]]  # by panel
 
@@ -38,7 +38,7 @@ def write_results(plan: Plan, records: Records, folder: Path, command: str) -> R
                 figure.suptitle(f"reduced: {'; '.join(less)}", fontsize=7)
             for kind in ("svg", "png"):
                 write_atomically(folder / f"figure.{kind}", rendered(figure, kind))
-        write_atomically(folder / "README.md", "\n".join(page(plan, records, reached, folder, command)))
+        write_atomically(folder / "README.md", "\n".join(page(plan, records, reached, mark, folder, command)))
     return reached
 
 
@@ -104,7 +104,7 @@ def _wide(plan: Plan, reached: Reached, style: Style) -> tuple[list[str], list[l
     for metric in ("system", "average"):
         for name, methods in reached.items():
             headings.append(f"{metric}, {plan.panel(name).title}")
-            columns.append(_figures(methods, metric, style))
+            columns.append(figures(methods, metric, style))
     rows = [
         [titles[row], *(column.get(row, style.nothing) for column in columns)]
         for row in plan.row_names()
@@ -113,19 +113,10 @@ def _wide(plan: Plan, reached: Reached, style: Style) -> tuple[list[str], list[l
     return headings, rows
 
 
-def _figures(methods: Sequence[Method], metric: str, style: Style) -> dict[str, str]:
-    order = ranks(methods, metric)
-    return {
-        method.name: style.figure(*spread(method.accuracy[metric]), order.get(method.name, UNRANKED))
-        for method in methods
-        if metric in method.accuracy
-    }
-
-
 def beside_the_paper(panel: Panel, methods: Sequence[Method]) -> list[str]:
     """Ours and the paper's, in per cent; only ours where the paper has no number."""
-    figures = {metric: _figures(methods, metric, MARKDOWN) for metric in ACCURACIES}
-    routes = bool(figures["routing"])
+    ours = {metric: figures(methods, metric, MARKDOWN) for metric in ACCURACIES}
+    routes = bool(ours["routing"])
     headings = ["method", "system"] + (["paper"] if panel.paper else []) + ["average"]
     headings += (["paper"] if panel.paper else []) + (["routing"] if routes else [])
     rows = []
@@ -133,10 +124,10 @@ def beside_the_paper(panel: Panel, methods: Sequence[Method]) -> list[str]:
         theirs = panel.paper.get(method.name, [])
         row = [method.title]
         for i, metric in enumerate(("system", "average")):
-            row.append(figures[metric][method.name])
+            row.append(ours[metric][method.name])
             if panel.paper:
                 row.append(f"{theirs[i]:.2f}" if theirs else "–")
-        rows.append(row + ([figures["routing"].get(method.name, "–")] if routes else []))
+        rows.append(row + ([ours["routing"].get(method.name, "–")] if routes else []))
     return markdown_table(headings, rows)
 
 
@@ -151,13 +142,13 @@ def bridge_table(plan: Plan, records: Records) -> list[str]:
     rows = []
     for line in records.ordered(plan):
         bridge, last = found.get(line["method"]), line["metrics"][-1]
-        figures = ["–"] * 4
+        shown = ["–"] * 4
         if bridge:
             values = (bridge.gradient[-1], bridge.gamma2, bridge.epsilon[-1], bridge.delta[-1])
-            figures = [f"{value:.3g}" for value in values]
+            shown = [f"{value:.3g}" for value in values]
         unsolved = bridge.unsolved if bridge else len(line["diagnostics"])
         share = f"{unsolved} of {len(line['diagnostics'])}"
-        rows.append([f"{line['settings']['router']['momentum']:g}", *figures, share, f"{last['routing_accuracy']:.4f}"])
+        rows.append([f"{line['settings']['router']['momentum']:g}", *shown, share, f"{last['routing_accuracy']:.4f}"])
     headings = ["μ", "mean of ‖∇F‖²", "Γ₂", "mean ε", "sum of δ / √T", "rounds without solution", "routing accuracy"]
     return markdown_table(headings, rows)
 
@@ -170,29 +161,29 @@ def picture(plan: Plan, records: Records, reached: Reached) -> Figure | None:
         found = bridges(plan, records)
         return convergence({name.replace("mu-", "μ = "): bridge for name, bridge in found.items()}) if found else None
     if plan.picture == "values":
-        return accuracy_of_values(plan.axis, {method.name: method.accuracy for method in next(iter(reached.values()))})
+        methods = next(iter(reached.values()))
+        shown = {metric: {m.name: m.accuracy[metric] for m in methods} for metric in ("system", "average")}
+        return over_values(plan.axis, "accuracy", shown)
     return panel_curves(
         {plan.panel(name).title: {m.title: m.curves for m in methods} for name, methods in reached.items()}
     )
 
 
-def page(plan: Plan, records: Records, reached: Reached, folder: Path, command: str) -> list[str]:
+def page(plan: Plan, records: Records, reached: Reached, mark: list[str], folder: Path, command: str) -> list[str]:
     lines = records.ordered(plan)
-    machine, versions, began = lines[0]["machine"], lines[0]["versions"], sorted(line["created"][:10] for line in lines)
+    began = sorted(line["created"][:10] for line in lines)
     days = began[0] if began[0] == began[-1] else f"{began[0]} to {began[-1]}"
     text = [
         f"# {plan.title}",
         "",
         f"In the paper: {plan.source}. Last written by `{command}`; `fedspm experiment {plan.name}` goes on.",
         "",
-        f"{machine['processor']}, {machine['cores']} cores; Python {versions['python']}, torch {versions['torch']}, "
-        f"fedspm {lines[0]['fedspm']}; {len(lines)} trainings begun {days}.",
+        f"{made_with(lines[0])}; {len(lines)} trainings begun {days}.",
         "Accuracy on test rows in per cent, mean ± standard deviation over seeds where there are several. Every figure",
         "is from `cells.jsonl`.",
         "",
     ]
-    if less := reductions(plan, records):
-        text += [f"**Reduced:** {'; '.join(less)}.", ""]
+    text += mark
     for name, methods in reached.items():
         seeds = sorted({seed for method in methods for seed in method.curves})
         text += [f"## {plan.panel(name).title}", "", f"Seeds {', '.join(map(str, seeds))}.", ""]
@@ -207,11 +198,3 @@ def page(plan: Plan, records: Records, reached: Reached, folder: Path, command: 
     if absent := missing(plan, records):
         text += ["## Not run", "", *(f"- {line}" for line in absent), ""]
     return text
-
-
-def terminal_rows(methods: Sequence[Method]) -> list[list[str]]:
-    """Accuracies for the terminal."""
-    return [
-        [m.title, *(f"{100 * spread(m.accuracy[k])[0]:.2f}" if k in m.accuracy else "–" for k in ACCURACIES)]
-        for m in methods
-    ]

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from fedspm.algorithms import algorithm_named
 from fedspm.core.algorithm import Task
-from fedspm.core.replies import Tensors
+from fedspm.core.replies import Tensors, plain
 from fedspm.core.serving import Servable
 from fedspm.core.settings import Settings, Strict
 from fedspm.errors import DamagedFile, FedSPMError
@@ -151,8 +151,7 @@ def version_of(parts: list[Tensors]) -> str:
 
 
 def pack(tensors: Mapping[str, Tensor]) -> bytes:
-    plain = {name: tensors[name].detach().cpu().contiguous() for name in sorted(tensors)}
-    content: bytes = save(plain)
+    content: bytes = save(dict(sorted(plain(tensors).items())))
     return content
 
 

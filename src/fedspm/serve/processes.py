@@ -5,7 +5,6 @@ import multiprocessing
 import os
 import secrets
 import signal
-import socket
 import sys
 import threading
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 
+from fedspm.ports import free_port
 from fedspm.serve.bundle import load_router
 from fedspm.serve.guard import Listen
 from fedspm.serve.node import node_app
@@ -137,10 +137,3 @@ def _node(folder: Path, port: int, secret: str, watched: Connection) -> None:
 
     threading.Thread(target=follow, daemon=True).start()
     server.run()
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
