@@ -1,11 +1,12 @@
 """The k-means start finds clusters inside clients, however the clients are shifted, from few rows too."""
 
+import numpy as np
 import torch
 
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.data.federation import Federation, Part
 from fedspm.engines.local import LocalEngine
-from fedspm.mixture.initialise import first_centres, separation
+from fedspm.mixture.initialise import coarse, correlations, described, first_centres, separation
 from fedspm.runs import task_of
 from fedspm.training import begin
 from small import small_settings
@@ -46,6 +47,32 @@ def test_no_more_clusters_than_there_are_groups():
             assert len(found.unique()) == 2
     built, _ = federation(rows=90, groups=3)
     assert all(2 <= len(found.unique()) <= 3 for found in started(built, components=4))
+
+
+def test_a_channel_inverted_in_half_of_the_images_is_found():
+    """Averages over the grid do not show it: a pixel's value is as often above its mean as below."""
+    generator = torch.Generator().manual_seed(0)
+    parts, truth = [], []
+    for client in range(3):
+        group = torch.arange(80) % 2
+        grey = torch.rand(80, 1, 12, 12, generator=generator) + torch.rand(80, 1, 1, 1, generator=generator)
+        x = (grey + 0.2 * torch.rand(80, 3, 12, 12, generator=generator)) / 2.2
+        x[group == 1, 1] = 1 - x[group == 1, 1]
+        x += 0.3 * client * torch.linspace(-1, 1, 12)[:, None]  # a ramp that is the client's own
+        parts.append(Part(x, torch.arange(80) // 2 % 2))
+        truth.append(group)
+    names = tuple(f"site-{i}" for i in range(3))
+    built = Federation(names, torch.arange(2).numpy(), tuple(parts))
+    for found, group in zip(started(built, components=3), truth, strict=True):
+        assert found.equal(group) or found.equal(1 - group)
+
+
+def test_correlations_by_hand_and_none_of_a_single_channel(draw):
+    x = torch.rand(4, 3, 5, 5, generator=draw)
+    expected = [[np.corrcoef(image.flatten(1).numpy())[i, j] for i, j in ((0, 1), (0, 2), (1, 2))] for image in x]
+    assert torch.allclose(correlations(x), torch.tensor(np.array(expected), dtype=torch.float32), atol=1e-6)
+    grey = x[:, :1]
+    assert described(grey, grey.mean(0, keepdim=True)).equal(coarse(grey))
 
 
 def test_first_centres_lie_along_the_principal_axis():

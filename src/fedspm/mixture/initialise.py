@@ -5,6 +5,9 @@ same for everybody; the offset o_i, which stays at the client, takes up what set
 are found inside clients and not between them. Only counts and sums leave a client. The centres start along one of the
 first principal axes within clients, the one along which two clusters separate best: second moments, and nothing random.
 
+Images are seen as a coarse average, and images in colour also by how their channels go together: a component that
+inverts one channel leaves the averages of many images where they were, but turns the correlations around.
+
 There may be fewer clusters than components: to split what belongs together costs every half the other half's rows.
 Their number is the one with the largest Calinski–Harabasz index, and the other components start nearly empty.
 """
@@ -14,7 +17,7 @@ import math
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d, one_hot
+from torch.nn.functional import adaptive_avg_pool2d, normalize, one_hot
 
 from fedspm.randomness import torch_generator
 
@@ -31,11 +34,35 @@ def coarse(x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n f"]:
     """A standardised image as an average over a coarse grid; a vector as it is, a long one projected at random."""
     if x.ndim == 4:
         x = adaptive_avg_pool2d(x, (min(GRID, x.shape[2]), min(GRID, x.shape[3])))
-    x = x.flatten(1)
-    if x.shape[1] > LONGEST:
-        projection = torch.randn(x.shape[1], LONGEST, generator=torch_generator("coarse", x.shape[1]))
-        x = x @ (projection / math.sqrt(LONGEST)).to(x.device)
-    return x
+    return _shortened(x.flatten(1))
+
+
+def correlations(x: Float[Tensor, "n channels height width"]) -> Float[Tensor, "n pairs"]:
+    """How every two channels of an image go together over its pixels, from −1 to 1; nothing for a single channel."""
+    pixels = x.flatten(2)
+    pixels = normalize(pixels - pixels.mean(2, keepdim=True), dim=2)
+    one, other = torch.triu_indices(x.shape[1], x.shape[1], 1)
+    return _shortened((pixels @ pixels.mT)[:, one, other])
+
+
+def described(x: Float[Tensor, "n *shape"], mean: Float[Tensor, "1 *shape"]) -> Float[Tensor, "n f"]:
+    """What k-means sees of standardised rows: averages, and for colours correlations, weighed as much as these.
+
+    Correlations are those around the client's own mean image, so that what it does to all of its images does not show.
+    """
+    averages = coarse(x)
+    if x.ndim != 4 or x.shape[1] == 1:
+        return averages
+    pairs = correlations(x - mean)
+    return torch.cat([averages, pairs * math.sqrt(averages.shape[1] / pairs.shape[1])], 1)
+
+
+def _shortened(features: Float[Tensor, "n f"]) -> Float[Tensor, "n g"]:
+    length = features.shape[1]
+    if length <= LONGEST:
+        return features
+    projection = torch.randn(length, LONGEST, generator=torch_generator("coarse", length))
+    return features @ (projection / math.sqrt(LONGEST)).to(features.device)
 
 
 def first_centres(scatter: Float[Tensor, "f f"], clusters: int, axis: int = 0) -> Float[Tensor, "clusters f"]:

@@ -78,7 +78,8 @@ class ComponentStart(Algorithm):
 
     def moments(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Count and products of the coarse features around the client's own mean."""
-        features = torch.cat([initialise.coarse(self.standardise(shared, x)).cpu() for x in chunks(client.x)])
+        mean = self.standardise(shared, client.x.mean(0, keepdim=True))
+        features = torch.cat([initialise.described(self.standardise(shared, x), mean).cpu() for x in chunks(client.x)])
         features -= features.mean(0)
         shown = (features if client.n >= self.settings.min_count else features[:0]).double()
         count = torch.tensor(float(len(shown)), dtype=torch.float64)
