@@ -82,7 +82,7 @@ class DataSet:
             raise FedSPMError(f"{error}; put {files} into {self.home} by hand{other}") from error
 
     def load(self, path: Path | None = None, size: int | None = None) -> Decoded:
-        """From the first place that has it, else from the official address."""
+        """From the first place that has it; if none does, it is fetched."""
         size = size or self.size
         strangers = []
         for place in self.places(path):
@@ -90,17 +90,17 @@ class DataSet:
                 if (decoded := self._at(place, size)) is not None:
                     return decoded
                 strangers.append(place)
-        reason = ""
-        if self.downloads and not path:
-            warnings.warn(f"{self.name} is not on this machine: downloading it to {self.home}, once", stacklevel=2)
-            try:
-                fetch(self.downloads, self.home)
-            except FedSPMError as error:
-                reason = f"; {error}"
-            else:
-                if (decoded := self._at(self.home, size)) is not None:
-                    return decoded
-        raise FedSPMError(self._missing(path, strangers) + reason + f"; {self.fix}")
+        missing = self._missing(path, strangers)
+        if path or self.unfetched:
+            raise FedSPMError(f"{missing}; {self.fix}")
+        warnings.warn(f"{self.name} is not on this machine: downloading it to {self.home}, once", stacklevel=2)
+        try:
+            self.fetch()
+        except FedSPMError as error:
+            raise FedSPMError(f"{missing}; {error}") from error
+        if (decoded := self._at(self.home, size)) is None:
+            raise FedSPMError(f"{missing}, nor in what was downloaded to {self.home}; {self.fix}")
+        return decoded
 
     def _at(self, place: Path, size: int) -> Decoded | None:
         entry = entry_of(self.name, self.version, size, contents(place))
