@@ -1,6 +1,6 @@
-"""Write what results/table1/cells.jsonl says into the README and into every page of docs/algorithms.
+"""Write what results/*/cells.jsonl say into the README, docs/results.md and every page of docs/algorithms.
 
-`python benchmarks/pages.py`, after `fedspm experiment table1`; tests/test_docs.py checks that all say the same.
+`python benchmarks/pages.py`, after `fedspm experiment NAME`; tests/test_docs.py checks that all say the same.
 """
 
 import re
@@ -9,33 +9,24 @@ from pathlib import Path
 from fedspm.comparison import method_rows
 from fedspm.experiments import load_plan
 from fedspm.experiments.records import Records
+from fedspm.experiments.results import beside_the_paper, bridge_table, missing, panel_methods, reductions
 from fedspm.tables import MARKDOWN, REACHED, accuracy_rows, markdown_table
 
 ROOT = Path(__file__).parents[1]
 PLAN = load_plan("table1")
 PANELS = {"default": "fashion-mnist", "paper": "fashion-mnist-paper"}
+PAPER = PLAN.panel(PANELS["default"]).paper
 SEED = 0
 HEADING = "## Our number beside the paper’s"
-# Table 1 of the paper, Fashion-MNIST: system and average accuracy in per cent, mean ± standard deviation of 3 seeds.
-PAPER = {
-    "fedavg": ("39.15 ± 1.31", "39.15 ± 1.31"),
-    "fedprox": ("39.14 ± 1.32", "39.14 ± 1.32"),
-    "fedavg-ft": ("35.42 ± 1.90", "50.55 ± 1.04"),
-    "ditto": ("34.30 ± 2.42", "54.87 ± 1.18"),
-    "cluster-fl": ("31.36 ± 2.20", "55.77 ± 2.32"),
-    "fedbabu": ("34.27 ± 1.19", "38.36 ± 1.76"),
-    "fedem": ("29.73 ± 2.68", "38.79 ± 0.19"),
-    "fedgmm": ("31.98 ± 1.99", "38.34 ± 0.58"),
-    "feddrm": ("53.68 ± 1.01", "53.69 ± 1.01"),
-    "fedspm-1x": ("58.82 ± 0.61", "58.86 ± 0.62"),
-    "fedspm-cx": ("58.23 ± 0.17", "58.32 ± 0.18"),
-}
+
+
+def records(experiment: str) -> Records:
+    return Records(ROOT / "results" / experiment / "cells.jsonl")
 
 
 def lines(panel: str) -> list[dict]:
-    """The finished trainings of a panel with the seed that the pages show."""
-    records = Records(ROOT / "results" / "table1" / "cells.jsonl")
-    return [line for line in records.of_panel(panel, PLAN) if line["seed"] == SEED]
+    """The finished trainings of a panel of table 1 with the seed that the pages show."""
+    return [line for line in records("table1").of_panel(panel, PLAN) if line["seed"] == SEED]
 
 
 def measured(panel: str) -> dict[str, tuple[str, ...]]:
@@ -44,7 +35,12 @@ def measured(panel: str) -> dict[str, tuple[str, ...]]:
     return {line["method"]: tuple(f"{100 * line['metrics'][-1][key]:.2f}" for key in keys) for line in lines(panel)}
 
 
+def algorithm_of(method: str) -> str:
+    return method.removesuffix("-1x").removesuffix("-cx")
+
+
 def section(name: str) -> str:
+    """Of the page of one algorithm."""
     text = [
         HEADING,
         "",
@@ -54,7 +50,7 @@ def section(name: str) -> str:
         "| | system | average |",
         "|---|---:|---:|",
     ]
-    for method in (row for row in PAPER if row.removesuffix("-1x").removesuffix("-cx") == name):
+    for method in (row for row in PAPER if algorithm_of(row) == name):
         which = " (C×)" if method.endswith("-cx") else " (1×)" if method.endswith("-1x") else ""
         for preset, panel in PANELS.items():
             system, average = measured(panel).get(method, ("not run", "not run"))
@@ -70,8 +66,32 @@ def table() -> str:
     return "\n".join(markdown_table(REACHED, accuracy_rows(method_rows(lines(PANELS["default"])), MARKDOWN)))
 
 
+def tables(experiment: str) -> str:
+    """Those of docs/results.md: every panel of an experiment that has a finished training, and what has none."""
+    plan, found = load_plan(experiment), records(experiment)
+    if not found.lines:
+        return "Not run yet."
+    less, text = reductions(plan, found), []
+    if less:
+        text += [f"**Reduced:** {'; '.join(less)}.", ""]
+    for panel in plan.panels:
+        if methods := panel_methods(plan, found, panel.name):
+            seeds = sorted({seed for method in methods for seed in method.curves})
+            text += [f"{panel.title}, seed {', '.join(map(str, seeds))}:", "", *beside_the_paper(panel, methods), ""]
+    if plan.picture == "convergence":
+        text += [*bridge_table(plan, found), ""]
+    absent = [f"- {each}" for each in missing(plan, found)]
+    return "\n".join([*text, *(["Not run:", "", *absent] if absent else ["All of it was run."])])
+
+
+def filled(page: str) -> str:
+    """docs/results.md with its tables: each between `<!-- NAME -->` and `<!-- end -->`."""
+    marked = r"<!-- (\w+) -->\n.*?<!-- end -->"
+    return re.sub(marked, lambda at: f"<!-- {at[1]} -->\n\n{tables(at[1])}\n\n<!-- end -->", page, flags=re.DOTALL)
+
+
 def main() -> None:
-    for name in dict.fromkeys(method.removesuffix("-1x").removesuffix("-cx") for method in PAPER):
+    for name in dict.fromkeys(map(algorithm_of, PAPER)):
         page = ROOT / "docs" / "algorithms" / f"{name.replace('-', '_')}.md"
         before, _, rest = page.read_text().partition(HEADING)
         following = re.search(r"^## .*", rest, re.MULTILINE | re.DOTALL)
@@ -79,6 +99,8 @@ def main() -> None:
     readme = ROOT / "README.md"
     marked = r"(<!-- results -->\n\n).*?(\n\n!\[Accuracy over rounds\])"
     readme.write_text(re.sub(marked, lambda found: found[1] + table() + found[2], readme.read_text(), flags=re.DOTALL))
+    results = ROOT / "docs" / "results.md"
+    results.write_text(filled(results.read_text()))
 
 
 if __name__ == "__main__":

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedspm.algorithms import ALGORITHMS
+from fedspm.experiments import EXPERIMENTS
 
 DOCS = Path(__file__).parents[1] / "docs"
 
@@ -45,3 +46,6 @@ def test_the_readme_and_the_pages_say_what_the_cells_say(monkeypatch):
     assert pages.table() in (DOCS.parent / "README.md").read_text()
     for name in ALGORITHMS:
         assert pages.section(name).strip() in (DOCS / "algorithms" / f"{name.replace('-', '_')}.md").read_text()
+    results = (DOCS / "results.md").read_text()
+    assert pages.filled(results) == results
+    assert all(f"<!-- {name} -->" in results for name in EXPERIMENTS)

@@ -24,7 +24,9 @@ class Panel(Strict):
     name: str
     title: str
     settings: dict[str, Any] = Field({}, description="over those of the plan")
-    paper: dict[str, list[float]] = Field({}, description="the paper's system and average accuracy in per cent, by row")
+    paper: dict[str, tuple[str, str]] = Field(
+        {}, description="the paper's system and average accuracy in per cent, by row, as it prints them"
+    )
 
 
 class Plan(Strict):

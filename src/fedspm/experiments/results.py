@@ -24,7 +24,7 @@ Reached = dict[str, list[Method]]  # by panel
 
 def write_results(plan: Plan, records: Records, folder: Path, command: str) -> Reached:
     """All files of results/NAME; returns what every panel reached."""
-    reached = {panel.name: _methods(plan, records, panel.name) for panel in plan.panels}
+    reached = {panel.name: panel_methods(plan, records, panel.name) for panel in plan.panels}
     reached = {name: methods for name, methods in reached.items() if methods}
     if reached:
         less = reductions(plan, records)
@@ -42,7 +42,7 @@ def write_results(plan: Plan, records: Records, folder: Path, command: str) -> R
     return reached
 
 
-def _methods(plan: Plan, records: Records, panel: str) -> list[Method]:
+def panel_methods(plan: Plan, records: Records, panel: str) -> list[Method]:
     """A row each, under the name that the plan gives it where it is not a method's."""
     methods = method_rows(records.of_panel(panel, plan))
     if isinstance(plan.rows, list):
@@ -51,17 +51,17 @@ def _methods(plan: Plan, records: Records, panel: str) -> list[Method]:
 
 
 def missing(plan: Plan, records: Records) -> list[str]:
-    """What the plan has and nobody has trained, panel by panel."""
+    """What the plan has and nobody has trained, panel by panel; seeds that lack the same rows together."""
     lines = []
     for panel in plan.panels:
-        by_seed = {
-            seed: [row for row in plan.row_names() if (panel.name, row, seed) not in records.lines]
-            for seed in plan.seeds
-        }
-        for seed, rows in by_seed.items():
+        lacking: dict[str, list[str]] = {}
+        for seed in plan.seeds:
+            rows = [row for row in plan.row_names() if (panel.name, row, seed) not in records.lines]
             if rows:
                 which = "all rows" if len(rows) == len(plan.rows) else ", ".join(rows)
-                lines.append(f"{panel.title}, seed {seed}: {which}")
+                lacking.setdefault(which, []).append(str(seed))
+        for which, seeds in lacking.items():
+            lines.append(f"{panel.title}, seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}: {which}")
     return lines
 
 
@@ -121,12 +121,12 @@ def beside_the_paper(panel: Panel, methods: Sequence[Method]) -> list[str]:
     headings += (["paper"] if panel.paper else []) + (["routing"] if routes else [])
     rows = []
     for method in methods:
-        theirs = panel.paper.get(method.name, [])
+        theirs = panel.paper.get(method.name, ("–", "–"))
         row = [method.title]
         for i, metric in enumerate(("system", "average")):
             row.append(ours[metric][method.name])
             if panel.paper:
-                row.append(f"{theirs[i]:.2f}" if theirs else "–")
+                row.append(theirs[i])
         rows.append(row + ([ours["routing"].get(method.name, "–")] if routes else []))
     return markdown_table(headings, rows)
 
