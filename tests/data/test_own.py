@@ -2,7 +2,6 @@
 
 import csv
 import sys
-import zipfile
 
 import numpy as np
 import pytest
@@ -15,7 +14,6 @@ from fedspm.data.draft import Reading, as_kind, natural
 from fedspm.data.own import read_own, read_vectors
 from fedspm.errors import FedSPMError
 
-RANDOM = np.random.default_rng(0)
 HEADER = ["site", "age", "pressure", "target"]
 ROWS = [["nord", 30 + j, 100.5 - j, "ill" if j % 2 else "well"] for j in range(10)]
 ROWS += [["Süd 10", 50 + j, 80.25 + j, "ill" if j % 3 else "well"] for j in range(12)]
@@ -87,7 +85,7 @@ def test_every_bad_image_is_named(tmp_path):
     folder_of_images(tmp_path)
     (tmp_path / "north" / "cat" / "text.jpg").write_text("I am not an image")
     cut = tmp_path / "süd" / "dog" / "cut.png"
-    Image.fromarray(RANDOM.integers(0, 255, (12, 10), np.uint8)).save(cut)
+    Image.fromarray(np.random.default_rng(0).integers(0, 255, (12, 10), np.uint8)).save(cut)
     cut.write_bytes(cut.read_bytes()[:90])
     (tmp_path / "north" / "cat" / "notes.txt").write_text("ignored, and said")
     (tmp_path / "north" / "cat" / ".DS_Store").write_text("ignored")
@@ -252,113 +250,6 @@ def test_parquet_needs_pyarrow_and_is_checked(tmp_path, monkeypatch):
     monkeypatch.setitem(sys.modules, "pyarrow", None)
     with pytest.raises(FedSPMError, match=r"pip install 'fedspm\[parquet\]'"):
         Federation.from_table(path)
-
-
-# -- archives --------------------------------------------------------------------------------------------------------
-
-
-def test_archives(tmp_path):
-    x, y = RANDOM.normal(size=(20, 4)).astype(np.float32), np.arange(20) % 3
-    client = np.array(["b", "a"])[np.arange(20) % 2]
-    np.savez(tmp_path / "one.npz", x=x, y=y, client=client, split=np.where(np.arange(20) < 14, "train", "test"))
-    for name in "ab":
-        mine = client == name
-        parts = {"x": x[mine][:7], "y": y[mine][:7], "x_test": x[mine][7:], "y_test": y[mine][7:]}
-        (tmp_path / "many").mkdir(exist_ok=True)
-        np.savez_compressed(tmp_path / "many" / f"{name}.npz", **parts)
-    one, many = Federation.from_table(tmp_path / "one.npz"), Federation.from_folder(tmp_path / "many")
-    assert one.fingerprint == many.fingerprint
-    assert one.names == ("a", "b")
-    assert one.counts == (7, 7)
-
-
-def test_images_in_archives_are_values_from_0_to_1_channels_first(tmp_path):
-    shapes = {"a": (6, 8, 8, 3), "b": (6, 3, 8, 8)}
-    for name, shape in shapes.items():
-        np.savez(tmp_path / f"{name}.npz", x=np.full(shape, 51, np.uint8), y=np.arange(6) % 2)
-    federation = Federation.from_folder(tmp_path)
-    assert federation.shape == (3, 8, 8)
-    torch.testing.assert_close(federation.train[0].x, torch.full_like(federation.train[0].x, 0.2))
-
-
-class Bomb:
-    def __reduce__(self):
-        return print, ("unpickled!",)
-
-
-def test_archives_are_never_unpickled(tmp_path, capsys):
-    np.savez(tmp_path / "a.npz", x=np.array([Bomb()], dtype=object), y=np.zeros(1))
-    np.savez(tmp_path / "b.npz", x=np.zeros((3, 2)), z=np.zeros(3))
-    np.savez(tmp_path / "c.npz", x=np.zeros((3, 2)), y=np.zeros(4))
-    (tmp_path / "d.npz").write_bytes(b"not a zip file")
-    with zipfile.ZipFile(tmp_path / "e.npz", "w") as archive:
-        archive.writestr("x.npy", b"\x93NUMPY\x01\x00junk")
-    found = problems(tmp_path)
-    for sentence in (
-        "never unpickled",
-        "holds x, z; expected x and y",
-        r"y (4,)",
-        "d.npz cannot be read",
-        "e.npz cannot",
-    ):
-        assert any(sentence in problem for problem in found), sentence
-    assert "unpickled!" not in capsys.readouterr().out
-
-
-# -- data sets in memory ---------------------------------------------------------------------------------------------
-
-
-class FakeDataset:
-    """The part of a Hugging Face Dataset that is used: column_names, features, dataset["column"]."""
-
-    def __init__(self, columns, class_names=None):
-        self._columns = columns
-        self.column_names = list(columns)
-        label = type("ClassLabel", (), {"names": class_names})() if class_names else object()
-        self.features = {name: label if name == "label" else object() for name in columns}
-
-    def __getitem__(self, name):
-        return self._columns[name]
-
-
-class FakePartitioner:
-    """The part of a Flower Datasets partitioner that is used."""
-
-    num_partitions = 2
-
-    def load_partition(self, i):
-        return dataset(i)
-
-
-def dataset(i, n=8, **more):
-    images = [Image.new("RGB", (9, 9), (10 * i, j, 0)) for j in range(n)]
-    return FakeDataset({"image": images, "label": [j % 2 for j in range(n)], **more}, ["cat", "dog"])
-
-
-def test_data_sets_in_memory():
-    by_name = Federation.from_datasets({"client-0": dataset(0), "client-1": dataset(1)})
-    partitioned = Federation.from_datasets(FakePartitioner())
-    assert by_name.fingerprint == partitioned.fingerprint
-    assert by_name.classes.tolist() == ["cat", "dog"]
-    assert by_name.shape == (3, 9, 9)
-    large = {name: FakeDataset({"image": [Image.new("L", (70, 70))] * 6, "label": [0, 1] * 3}) for name in "ab"}
-    assert Federation.from_datasets(large).shape == (3, 64, 64)  # alike, and too large to be kept
-    larger = FakeDataset({"image": [Image.new("L", (20, 20))] * 6, "label": [0, 1] * 3}, ["cat", "dog"])
-    assert Federation.from_datasets({"a": dataset(0), "b": larger}).shape == (3, 64, 64)
-    tested = Federation.from_datasets(
-        {name: {"train": dataset(i), "test": dataset(i, 3)} for i, name in enumerate("ab")}
-    )
-    assert [len(part) for part in tested.test] == [3, 3]
-    assert tested.counts == (8, 8)
-
-
-def test_a_data_set_with_a_client_column_and_lists_of_numbers():
-    columns = {"hospital": ["n", "s"] * 6, "x": [[j, 2.0 * j] for j in range(12)], "label": [j % 3 for j in range(12)]}
-    federation = Federation.from_datasets(FakeDataset(columns), test_fraction=None)
-    assert federation.columns == ("x[0]", "x[1]")
-    assert federation.train[1].x[0].tolist() == [1, 2]
-    with pytest.raises(FedSPMError, match="is not a data set with named columns"):
-        Federation.from_datasets({"a": 3})
 
 
 # -- the rest --------------------------------------------------------------------------------------------------------
