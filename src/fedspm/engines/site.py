@@ -131,7 +131,8 @@ class Site:
         else:
             reply, private = self._method(run.algorithm, step)(client, shared, **arguments)
             wire.require_declared(run.algorithm, step, names_of(reply, name))
-            reply = Departure(run.algorithm.settings, client, step, shared, self.secret)(reply)
+            settings = run.algorithm.settings
+            reply = Departure(settings, client, step, shared, self.secret if settings.privacy.noise else "")(reply)
             store.keep(place, None if private is client.private else private)
         return wire.reply_message(tag, name, client.n, reply, {"from": list(started)})
 
