@@ -159,7 +159,7 @@ def test_thirty_rounds_with_a_site_killed_every_five(tmp_path):
     how = {"north": (0.0, False), "south": (1.5, True), "west": (-1.5, False), "east": (3.0, True)}
     rows = ({name: toy_rows(300, *each, seed=s + i) for i, (name, each) in enumerate(how.items())} for s in (0, 10))
     federation = Federation.from_arrays(*rows)
-    config = config_of(federation, 30, wait=60.0)
+    config = config_of(federation, 30, wait=60.0).model_copy(update={"eval_every": 30})
     algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
     with LocalEngine(federation, seed=config.seed, workers=1) as engine:
         shared = begin(algorithm, engine)
