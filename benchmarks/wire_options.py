@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedspm.algorithms import algorithm_named
 from fedspm.config import resolve
+from fedspm.errors import TrainingFailed
 from fedspm.runs import Run, manifest, task_of
 from fedspm.training import train
 
@@ -20,6 +21,7 @@ OPTIONS = {
     "privacy.clip = 1": {"privacy": {"clip": 1.0}},
     "privacy.clip = 1, noise = 0.01": {"privacy": {"clip": 1.0, "noise": 0.01}},
     "privacy.clip = 0.1, noise = 8": {"privacy": {"clip": 0.1, "noise": 8.0}},
+    "privacy.clip = 0.01, noise = 8": {"privacy": {"clip": 0.01, "noise": 8.0}},
 }
 SHOWN = ("system_accuracy", "average_accuracy", "routing_accuracy", "bytes_up", "bytes_down")
 
@@ -38,7 +40,10 @@ def measured(rounds, clients, seed, options):
     algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
     with tempfile.TemporaryDirectory() as folder:
         run = Run.create(Path(folder) / "run", config, manifest(federation, algorithm, "wire_options"))
-        train(config, federation, algorithm, run, Quiet())
+        try:
+            train(config, federation, algorithm, run, Quiet())
+        except TrainingFailed as error:
+            return {"failed": str(error)}
         metrics = run.last_metrics()
     return {key: metrics[key] for key in SHOWN} | {"epsilon": metrics.get("privacy", {}).get("epsilon")}
 
