@@ -28,7 +28,8 @@ MAY_IMPORT = {
     "config": LEAVES | {"core", "data"},
     "evaluation": LEAVES | {"core", "data"},
     "runs": LEAVES | {"core", "data", "algorithms", "config", "evaluation", "files"},
-    "training": {"core", "data", "engines", "config", "errors", "evaluation", "likelihood", "runs"},
+    "privacy": {"core", "errors"},
+    "training": {"core", "data", "engines", "config", "errors", "evaluation", "likelihood", "privacy", "runs"},
     "deploy": LEAVES | {"algorithms", "config", "core", "data", "deploy", "engines", "files", "runs", "training"},
     "diagnose": LEAVES | {"files", "likelihood", "pictures", "runs"},
     "queries": LEAVES | {"core", "data", "evaluation", "runs"},
@@ -54,7 +55,7 @@ MAY_IMPORT = {
     "experiments": LEAVES
     | {"comparison", "config", "core", "experiments", "files", "grid", "likelihood", "pictures", "runs", "tables"},
     "serve": LEAVES | {"algorithms", "config", "core", "data", "evaluation", "files", "mixture", "runs", "serve"},
-    "report": {"data", "data_pictures", "evaluation", "files", "pictures", "queries", "runs"},
+    "report": {"data", "data_pictures", "evaluation", "files", "pictures", "privacy", "queries", "runs"},
 }
 
 

@@ -212,7 +212,7 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     except ValidationError as error:
         first = error.errors()[0]
         table, *rest = first["loc"]
-        inner = rest[:1] if table in ("predictor", "router", "em", "data", "shift", "sites") else []
+        inner = rest[:1] if table in ("predictor", "router", "em", "privacy", "wire", "data", "shift", "sites") else []
         where = ".".join(map(str, [table, *inner]))
         raise FedSPMError(f"{where} = {first['input']!r}: {_plain(first['msg'])}") from error
 

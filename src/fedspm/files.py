@@ -33,6 +33,12 @@ def write_atomically(path: Path, content: str | bytes) -> None:
             raise
 
 
+def write_secret(path: Path, content: bytes) -> None:
+    """Nobody else may read it."""
+    write_atomically(path, content)
+    path.chmod(0o600)
+
+
 @contextmanager
 def folder_atomically(path: Path) -> Iterator[Path]:
     """A folder that appears under its name only when everything in it is on the disk."""

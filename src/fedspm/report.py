@@ -17,6 +17,7 @@ from fedspm.data.federation import Federation
 from fedspm.data.images import encode_png
 from fedspm.evaluation import Model
 from fedspm.files import write_atomically
+from fedspm.privacy import sentence
 from fedspm.queries import replies
 from fedspm.runs import Run
 
@@ -27,12 +28,14 @@ def write_report(run: Run, model: Model, federation: Federation) -> tuple[Path, 
     """Write report.html and sample queries, an image a client or a table; returns the report and what to ask."""
     path, samples = run.path / "report.html", run.path / "samples"
     template = jinja2.Template(Path(__file__).with_name("report.html.j2").read_text("utf-8"), autoescape=True)
+    metrics = run.last_metrics()
     page = template.render(
         run=run.path.name,
         manifest=run.manifest,
         config=run.config.to_toml(),
         settings=run.config,
-        metrics=run.last_metrics(),
+        metrics=metrics,
+        privacy=sentence(metrics["privacy"]) if "privacy" in metrics else None,
         sections=_sections(run, model, federation),
     )
     write_atomically(path, page)

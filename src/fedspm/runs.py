@@ -34,6 +34,8 @@ from fedspm.evaluation import Model
 from fedspm.files import explained, folder_atomically, read_json, write_atomically
 from fedspm.version import __version__
 
+REPEATED = "repeated.jsonl"
+
 
 @dataclass(frozen=True)
 class Checkpoint:
@@ -167,6 +169,13 @@ class Run:
     def diagnostics(self) -> list[dict[str, Any]]:
         """What `diagnose_every` measured, a line a round."""
         return self._lines("diagnostics.jsonl")
+
+    def repeated(self) -> dict[int, int]:
+        """How often rounds were repeated, across sites: because too few answered, or because the server stopped."""
+        return {line["round"]: line["times"] for line in self._lines(REPEATED)}
+
+    def repeat(self, round: int) -> None:
+        self.record({"round": round, "times": self.repeated().get(round, 0) + 1}, REPEATED)
 
     def _lines(self, file: str) -> list[dict[str, Any]]:
         path = self.path / file

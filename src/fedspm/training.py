@@ -14,6 +14,7 @@ from fedspm.engines.local import LocalEngine
 from fedspm.errors import TooFewSites
 from fedspm.evaluation import Model, evaluate, from_counts
 from fedspm.likelihood.diagnostics import Diagnosis
+from fedspm.privacy import spent
 from fedspm.runs import Checkpoint, Run
 
 In = TypeVar("In")
@@ -59,7 +60,13 @@ class Counts(Protocol):
     def count(self, shared: Tensors) -> dict[str, Tensors]: ...
 
 
-def one_round(algorithm: Algorithm, engine: Engine, shared: Tensors, number: int) -> Tensors:
+def one_round(
+    algorithm: Algorithm,
+    engine: Engine,
+    shared: Tensors,
+    number: int,
+    repeats: Callable[[int], None] = lambda number: None,
+) -> Tensors:
     """The shared state after round `number`, counted from zero. A round that too few sites answered is repeated."""
     for attempt in range(ATTEMPTS):
         engine.begin_round(number, algorithm.participants(number))
@@ -68,6 +75,7 @@ def one_round(algorithm: Algorithm, engine: Engine, shared: Tensors, number: int
         except TooFewSites:
             if attempt + 1 == ATTEMPTS:
                 raise
+            repeats(number)
     raise AssertionError
 
 
@@ -157,6 +165,9 @@ def train_on(
         algorithm.require_fit(checkpoint.shared)
         shared, done, seconds = checkpoint.shared, checkpoint.round, checkpoint.seconds
         engine.restore(done, checkpoint.privates)
+        if federation is None and done < config.rounds:
+            run.repeat(done)  # sites may have answered a part of the round that was interrupted
+    _privacy(algorithm, shared, done, run)  # a missing accountant is better found now
     diagnosis = None
     if config.diagnose_every and federation:
         parts = [engine.send({"x": part.x, "y": part.y}) for part in federation.train]
@@ -167,7 +178,7 @@ def train_on(
         if diagnosis and config.diagnose_every and done % config.diagnose_every == 0:
             with clock.paused():
                 before = diagnosis.before(engine.send(shared), list(engine.private_states().values()))
-        shared = one_round(algorithm, engine, shared, done)
+        shared = one_round(algorithm, engine, shared, done, run.repeat)
         if before:
             with clock.paused():
                 run.record({"round": done, **before.after(engine.send(shared))}, "diagnostics.jsonl")
@@ -177,7 +188,7 @@ def train_on(
         stop = watcher.round_done(done)
         last = done == config.rounds
         if due := last or done % config.eval_every == 0:
-            costs = clock.stop(done) | {"bytes_down": engine.traffic.down, "bytes_up": engine.traffic.up}
+            costs = clock.stop(done) | engine.traffic.metrics() | _privacy(algorithm, shared, done, run)
             metrics = {"round": done, **evaluated(algorithm, engine, shared, federation), **costs}
             run.record(metrics)
             watcher.evaluated(metrics)
@@ -188,9 +199,15 @@ def train_on(
             return done
     if done not in {line["round"] for line in run.metrics()}:  # a finished run whose metrics were lost
         engine.begin_round(done - 1)
-        metrics = evaluated(algorithm, engine, shared, federation)
+        metrics = evaluated(algorithm, engine, shared, federation) | _privacy(algorithm, shared, done, run)
         run.record({"round": done, **metrics, "seconds": seconds, "seconds_per_round": seconds / done})
     return done
+
+
+def _privacy(algorithm: Algorithm, shared: Tensors, done: int, run: Run) -> dict[str, Any]:
+    if algorithm.settings.privacy.clip is None:
+        return {}
+    return {"privacy": spent(algorithm, shared, done, run.repeated())}
 
 
 class Clock:

@@ -76,7 +76,7 @@ class Wire(LocalEngine):
             self.seen += [(step.__name__, name, tuple(tensor.shape)) for name, tensor in sums.items()]
             return reply, private
 
-        watched.__name__ = step.__name__
+        watched.__name__, watched.__self__ = step.__name__, step.__self__
         return super().__call__(watched, shared, **arguments)
 
 

@@ -1,6 +1,7 @@
 """Real processes on loopback, with TLS and keys, that are killed: `make test-faults`. They wait for Flower's delays."""
 
 import json
+import random
 import shutil
 import time
 from pathlib import Path
@@ -18,6 +19,8 @@ from fedspm.config import resolve
 from fedspm.deploy.demo import across_sites, loopback
 from fedspm.deploy.launch import LOG, OUTCOME, follow, launch
 from fedspm.engines.local import LocalEngine
+from fedspm.engines.store import Store
+from fedspm.evaluation import Model, evaluate
 from fedspm.files import write_atomically
 from fedspm.runs import Run, task_of
 from fedspm.training import begin, one_round
@@ -134,6 +137,58 @@ def test_a_site_that_is_killed_is_left_out_and_comes_back(sites, tmp_path):
 
         wait_until(back, "west to be back")
         print(f"west was back after {time.monotonic() - came_back:.0f} s")
+
+
+def keep_running(net, name):
+    """What a service manager does: Flower keeps a dead node's seat for a while and refuses it (exit code 305)."""
+    process = net.processes.running.get(f"site-{name}")
+    if process is not None and process.poll() is not None:
+        net.processes.running.pop(f"site-{name}")
+    if f"site-{name}" not in net.processes.running:
+        net.start_site(name)
+
+
+def system_accuracy(federation, algorithm, shared, privates):
+    return evaluate(Model(algorithm, shared, [privates[name] for name in federation.names]), federation)[
+        "system_accuracy"
+    ]
+
+
+def test_thirty_rounds_with_a_site_killed_every_five(tmp_path):
+    """System accuracy within two points of the undisturbed run; the heads are read from the sites' disks."""
+    how = {"north": (0.0, False), "south": (1.5, True), "west": (-1.5, False), "east": (3.0, True)}
+    rows = ({name: toy_rows(300, *each, seed=s + i) for i, (name, each) in enumerate(how.items())} for s in (0, 10))
+    federation = Federation.from_arrays(*rows)
+    config = config_of(federation, 30, wait=60.0).model_copy(update={"eval_every": 30})
+    algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
+    with LocalEngine(federation, seed=config.seed, workers=1) as engine:
+        shared = begin(algorithm, engine)
+        for number in range(config.rounds):
+            shared = one_round(algorithm, engine, shared, number)
+        undisturbed = system_accuracy(federation, algorithm, shared, engine.privates)
+    chance, killed = random.Random(0), []
+    with loopback(federation, config, tmp_path / "net") as net:
+        run = handed_over(net, config)
+
+        def disturb():
+            done = log_of(run).count(" done")
+            if done < config.rounds and done >= 5 * (len(killed) + 1):
+                killed.append(chance.choice(federation.names))
+                if f"site-{killed[-1]}" in net.processes.running:
+                    net.processes.kill(f"site-{killed[-1]}")
+            for name in federation.names:
+                keep_running(net, name)
+
+        follow(run, print, disturb)
+        opened = Run(run)
+        states = {name: site.parent / "state" for name, site in net.sites.items()}
+        privates = {name: Store.of(state, opened.id).newest() for name, state in states.items()}
+    disturbed = system_accuracy(federation, algorithm, opened.latest().shared, privates)
+    missed = [json.loads(line) for line in (run / "absent.jsonl").read_text().splitlines()]
+    print(f"killed {', '.join(killed)}; {len(missed)} rounds lacked a site; system {disturbed:.3f} ({undisturbed:.3f})")
+    assert len(killed) == 5
+    assert missed
+    assert disturbed > undisturbed - 0.02
 
 
 def test_the_demo_runs_and_leaves_no_process(tmp_path):

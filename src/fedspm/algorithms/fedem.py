@@ -24,6 +24,7 @@ class FedEM(ComponentAlgorithm):
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
         **ComponentAlgorithm.leaves,
         "maximise": frozenset({"predictor", "head"}),
+        "advance": frozenset({"predictor", "head", "tau"}),
     }
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
@@ -36,8 +37,8 @@ class FedEM(ComponentAlgorithm):
         return shared | {"tau": self.first_tau(shared, exchange)}
 
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
-        tau = exchange(self.expect, shared).stack("tau", self.task.names, shared["tau"])
-        return shared | exchange(self.maximise, shared, tau=tau).result() | {"tau": tau}
+        update, tau = self.em_round(shared, exchange)
+        return shared | update | {"tau": tau}
 
     def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
         features = self.predictor(shared, self.standardise(shared, x))

@@ -35,6 +35,7 @@ class FedGMM(FedEM, DensityRatios, Servable):
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
         **FedEM.leaves,
         "maximise": frozenset({"predictor", "head", "router", "tilt"}),
+        "advance": frozenset({"predictor", "head", "router", "tilt", "tau"}),
         "weigh": frozenset({"mass", "sum", "product"}),
     }
 
@@ -51,8 +52,7 @@ class FedGMM(FedEM, DensityRatios, Servable):
         }
 
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
-        tau = exchange(self.expect, shared).stack("tau", self.task.names, shared["tau"])
-        update = exchange(self.maximise, shared, tau=tau).result()
+        update, tau = self.em_round(shared, exchange)
         shared = shared | self.lengthened(shared, update, exchange.round) | {"tau": tau}
         features = self.router.take(shared) | {name: shared[name] for name in INPUT}
         return shared | gaussians(exchange(self.weigh, features).totals(), shared)

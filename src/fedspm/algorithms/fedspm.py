@@ -1,7 +1,8 @@
 """FedSPM: federated EM for a semiparametric mixture (the paper's Algorithm 1).
 
 A round is two exchanges. In the first, clients compute responsibilities and send their column sums τ; in the second
-they get everybody's τ, take local steps on the supervised and the DRM block, and the server averages.
+they get everybody's τ, take local steps on the supervised and the DRM block, and the server averages. With
+`wire.exchanges = 1` they do both at once (`advance`), with the others' τ of the round before.
 """
 
 from collections.abc import Mapping
@@ -27,6 +28,7 @@ class FedSPM(DensityRatios, Servable):
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
         **DensityRatios.leaves,
         "maximise": frozenset({"predictor", "router", "tilt"}),
+        "advance": frozenset({"predictor", "router", "tilt", "tau"}),
     }
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
@@ -43,8 +45,7 @@ class FedSPM(DensityRatios, Servable):
         return shared | {"tau": self.first_tau(shared, exchange)}
 
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
-        tau = exchange(self.expect, shared).stack("tau", self.task.names, shared["tau"])  # lines 3–7
-        update = exchange(self.maximise, shared, tau=tau).result()  # lines 8–14
+        update, tau = self.em_round(shared, exchange)  # lines 3–14: `expect`, then `maximise`
         return shared | self.lengthened(shared, update, exchange.round) | {"tau": tau}
 
     # -- the client's side -------------------------------------------------------------------------------------------

@@ -9,9 +9,9 @@ import typer
 
 from fedspm.cli.app import app
 from fedspm.cli.options import Rounds, Set, layers
-from fedspm.cli.speaking import say
+from fedspm.cli.speaking import say, show_results
 from fedspm.errors import FedSPMError
-from fedspm.terminal import console, results_table
+from fedspm.terminal import console
 
 federation = typer.Typer(no_args_is_help=True, help="Train across machines on Flower: docs/deploy.md.")
 app.add_typer(federation, name="federation")
@@ -151,5 +151,5 @@ def _show(run: Path) -> None:
     from fedspm.runs import Run
 
     metrics = Run.open(run).last_metrics()
-    console.print(results_table(metrics, f"\nafter {metrics['round']} rounds, counted at the sites"))
+    show_results(metrics, f"\nafter {metrics['round']} rounds, counted at the sites")
     say(f"run       {run}")

@@ -8,8 +8,8 @@ import typer
 
 from fedspm.cli.app import app
 from fedspm.cli.options import AsJson, RunFolder
-from fedspm.cli.speaking import say
-from fedspm.terminal import console, plain_table, results_table
+from fedspm.cli.speaking import say, show_results
+from fedspm.terminal import console, plain_table
 
 
 @app.command()
@@ -21,7 +21,7 @@ def evaluate(run: RunFolder, as_json: AsJson = False) -> None:
     if as_json:
         print(json.dumps(metrics, ensure_ascii=False))
     else:
-        console.print(results_table(metrics, f"{run}, round {metrics['round']}"))
+        show_results(metrics, f"{run}, round {metrics['round']}")
 
 
 @app.command()

@@ -3,8 +3,9 @@
 import shlex
 import shutil
 import sys
+from typing import Any
 
-from fedspm.terminal import console
+from fedspm.terminal import console, results_table
 
 INTERRUPTED = 130  # the exit code of a command that was stopped by a person
 
@@ -12,6 +13,14 @@ INTERRUPTED = 130  # the exit code of a command that was stopped by a person
 def say(text: str) -> None:
     """A line that may hold paths: no markup in it, and no line breaks but its own."""
     console.print(text, markup=False, soft_wrap=True)
+
+
+def show_results(metrics: dict[str, Any], title: str) -> None:
+    console.print(results_table(metrics, title))
+    if "privacy" in metrics:
+        from fedspm.privacy import sentence
+
+        say(f"privacy   {sentence(metrics['privacy'])}")
 
 
 def as_typed() -> str:

@@ -22,9 +22,9 @@ from fedspm.cli.options import (
     Set,
     layers,
 )
-from fedspm.cli.speaking import INTERRUPTED, as_typed, program, say
+from fedspm.cli.speaking import INTERRUPTED, as_typed, program, say, show_results
 from fedspm.errors import FedSPMError
-from fedspm.terminal import console, results_table, watching
+from fedspm.terminal import console, watching
 
 if TYPE_CHECKING:
     from fedspm.data.federation import Federation
@@ -151,7 +151,7 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     with console.status("writing the report"):
         report, samples = write_report(run, run.model(), federation)
     metrics = run.last_metrics()
-    console.print(results_table(metrics, f"\nafter {metrics['round']} rounds, accuracy on test rows"))
+    show_results(metrics, f"\nafter {metrics['round']} rounds, accuracy on test rows")
     say(f"report    {report}")
     if run.algorithm().routes:
         say(f"try next  {program()} route {run.path} {samples}")

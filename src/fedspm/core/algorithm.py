@@ -98,6 +98,11 @@ class Algorithm(ABC):
         source = self._networks.get(role, block.encoder)
         normalise = self.settings.predictor.normalisation
         encoder = build_encoder(role, source, self.task.shape, block.dimension, normalise, copies, self.settings.seed)
+        if encoder.buffers and self.settings.privacy.clip is not None:
+            raise FedSPMError(
+                f"privacy.clip: the {role} has running statistics, which cannot be clipped; "
+                'set predictor.normalisation = "group"'
+            )
         self.encoders.append(encoder)
         return encoder
 

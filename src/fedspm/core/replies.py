@@ -1,4 +1,4 @@
-"""What a client answers, and how answers merge: `Mean` (weighted sums) and `Rows` (kept apart, keyed by client)."""
+"""What a client answers, and how answers merge: `Mean` (weighted sums), `Rows` (kept apart, by client), `Both`."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -82,4 +82,21 @@ class Rows:
         return torch.stack(rows)
 
 
-Reply = Mean | Rows
+@dataclass
+class Both:
+    """A mean and rows in one answer: what two exchanges would carry."""
+
+    mean: Mean
+    rows: Rows
+
+    @property
+    def nbytes(self) -> int:
+        return self.mean.nbytes + self.rows.nbytes
+
+    def merge(self, other: "Both") -> "Both":
+        self.mean.merge(other.mean)
+        self.rows.merge(other.rows)
+        return self
+
+
+Reply = Mean | Rows | Both

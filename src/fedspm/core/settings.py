@@ -1,8 +1,8 @@
 """How to train: the part of a run's configuration that an algorithm sees."""
 
-from typing import Literal
+from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 
 class Strict(BaseModel):
@@ -38,6 +38,31 @@ class EM(Strict):
     )
 
 
+class Privacy(Strict):
+    """Clipping and noise on what leaves a client: docs/decisions/0014."""
+
+    clip: Annotated[float, Field(gt=0)] | None = Field(
+        None, description="S, longest update that leaves a client: L2 norm of the change of all parameters together"
+    )
+    noise: float = Field(0.0, ge=0, description="z, standard deviation of the noise on an update, in units of clip")
+    delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) that is reported")
+
+    @model_validator(mode="after")
+    def _noise_needs_a_clip(self) -> "Privacy":
+        if self.noise and self.clip is None:
+            raise ValueError("noise is in units of clip; set privacy.clip as well")
+        return self
+
+
+class Wire(Strict):
+    """What updates weigh and how often they travel: docs/deploy.md."""
+
+    precision: Literal["full", "half"] = Field("full", description="half: updates go up as changes in 16 bits")
+    exchanges: Literal[1, 2] = Field(
+        2, description="exchanges of an EM round; 1: a client uses its own fresh τ and the others' last one"
+    )
+
+
 class Settings(Strict):
     algorithm: str = Field("fedspm", description="which method")
     components: int = Field(3, ge=1, description="C, components a client")
@@ -52,6 +77,8 @@ class Settings(Strict):
     predictor: Predictor = Predictor(encoder="auto", momentum=0.9, steps=10)
     router: Block = Block(encoder="auto", momentum=0.95, steps=15)
     em: EM = EM()
+    privacy: Privacy = Privacy()
+    wire: Wire = Wire()
     options: dict[str, float | int | bool | str] = Field({}, description="what only this algorithm knows; see its page")
 
     @property

@@ -10,7 +10,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedspm.errors import FedSPMError
-from fedspm.files import write_atomically
+from fedspm.files import write_atomically, write_secret
 
 YEARS = 2
 
@@ -49,11 +49,6 @@ def make_key(path: Path) -> Path:
     write_secret(path, _plain(key, serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH))
     write_atomically(public, key.public_key().public_bytes(ssh, serialization.PublicFormat.OpenSSH) + b"\n")
     return public
-
-
-def write_secret(path: Path, content: bytes) -> None:
-    write_atomically(path, content)
-    path.chmod(0o600)
 
 
 def _plain(

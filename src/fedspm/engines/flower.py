@@ -224,7 +224,7 @@ class FlowerEngine:
             new = {name: tensor for name, tensor in shared.items() if name not in kept}
             header = {"tag": str(tag), "step": step, "round": self.round, "kept": kept} | (more or {})
             contents[self.nodes[site]] = wire.message(header, shared=new, arguments=arguments)
-            self.traffic.down += wire.nbytes(new) + wire.nbytes(arguments)
+            self.traffic.to[site] += wire.nbytes(new) + wire.nbytes(arguments)
         answers = self.post.send(contents, self.post.waiting.seconds, self.round)
         gate = wire.Gate(self.algorithm, step, shared, tag)
         return self._merged(step, shared, gate, {site: answers.get(node) for site, node in self.nodes.items()})
@@ -252,7 +252,7 @@ class FlowerEngine:
         merged: Reply | None = None
         for each in accepted:
             self._sent[each.site] = self._sent.get(each.site, {}) | shared
-            self.traffic.receive(each.reply)
+            self.traffic.receive(each.site, each.reply)
             merged = each.reply if merged is None else merged.merge(each.reply)  # type: ignore[arg-type]
         assert merged is not None
         return merged

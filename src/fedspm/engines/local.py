@@ -16,8 +16,10 @@ import torch
 from torch import Tensor
 
 from fedspm.core.algorithm import Algorithm, Answer, Step
+from fedspm.core.leaving import Departure, arrived
 from fedspm.core.local import Client
 from fedspm.core.replies import Tensors
+from fedspm.core.settings import Settings
 from fedspm.core.traffic import Traffic
 from fedspm.data.federation import Federation
 from fedspm.errors import FedSPMError, TrainingFailed
@@ -79,13 +81,16 @@ class LocalEngine:
     def __call__(self, step: Step[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
         """The round's clients take the step; replies are folded in client order: the same bits with any number of
         workers."""
-        self.traffic.send(shared | arguments, len(self.participants))
+        self.traffic.send(shared | arguments, [self.federation.names[i] for i in self.participants])
         shared, arguments = self.send(shared), self.send(arguments)
+        settings: Settings = step.__self__.settings  # type: ignore[attr-defined]
 
         def take(i: int) -> tuple[Answer, Tensors]:
             client = self._client(i, self.privates[self.federation.names[i]])
             try:
-                return step(client, shared, **arguments)
+                reply, private = step(client, shared, **arguments)
+                sent = Departure(settings, client, step.__name__, shared)(reply)
+                return arrived(settings, shared, sent), private  # type: ignore[return-value]
             except TrainingFailed as error:
                 raise TrainingFailed(
                     f"client {client.name!r}, round {self.round}, step {step.__name__}: {error}"
@@ -94,7 +99,7 @@ class LocalEngine:
         merged: Answer | None = None
         for i, (reply, private) in zip(self.participants, self.map(take, self.participants), strict=True):
             self.privates[self.federation.names[i]] = private
-            self.traffic.receive(reply)
+            self.traffic.receive(self.federation.names[i], reply)
             merged = reply if merged is None else merged.merge(reply)  # type: ignore[arg-type, assignment]
         assert merged is not None
         return merged

@@ -19,14 +19,15 @@ from pydantic import Field, ValidationError
 
 from fedspm.algorithms import algorithm_named
 from fedspm.core.algorithm import Algorithm, Task
+from fedspm.core.leaving import Departure
 from fedspm.core.local import Client
-from fedspm.core.replies import Reply, Rows, Tensors
+from fedspm.core.replies import Both, Reply, Rows, Tensors
 from fedspm.core.settings import Settings, Strict
 from fedspm.data.federation import Part
 from fedspm.engines import wire
 from fedspm.engines.local import choose_device
 from fedspm.engines.rows import SiteRows, load_rows
-from fedspm.engines.store import Store
+from fedspm.engines.store import Store, noise_secret
 from fedspm.errors import FedSPMError, Refused
 from fedspm.evaluation import count_right
 from fedspm.version import __version__
@@ -43,6 +44,7 @@ class SiteConfig(Strict):
     algorithms: tuple[str, ...] = Field(("fedspm",), description="what may be trained here")
     encoders: tuple[str, ...] = Field(ENCODERS, description="encoders that the server may ask for")
     min_count: int = Field(10, ge=1, description="no sum over fewer rows than this leaves, whatever the server asks")
+    min_noise: float = Field(0.0, ge=0, description="no part in a run with a smaller privacy.noise")
     device: str = Field("auto", description="auto, cpu, cuda, mps")
 
     @classmethod
@@ -87,6 +89,11 @@ class Site:
     def rows(self) -> SiteRows:
         return load_rows(self.config.rows)
 
+    @cached_property
+    def secret(self) -> str:
+        """What the noise of this site follows from; whoever knows it could take the noise away again."""
+        return noise_secret(self.config.state)
+
     def answer(self, content: RecordDict) -> RecordDict:
         """The reply to a message. What a person can act on becomes a refusal that the server reads."""
         tag: object = "?"
@@ -124,6 +131,8 @@ class Site:
         else:
             reply, private = self._method(run.algorithm, step)(client, shared, **arguments)
             wire.require_declared(run.algorithm, step, names_of(reply, name))
+            settings = run.algorithm.settings
+            reply = Departure(settings, client, step, shared, self.secret if settings.privacy.noise else "")(reply)
             store.keep(place, None if private is client.private else private)
         return wire.reply_message(tag, name, client.n, reply, {"from": list(started)})
 
@@ -191,9 +200,15 @@ class Site:
             raise Refused(
                 f"the server asks for sums over {settings.min_count} rows, this site's min_count is {config.min_count}"
             )
+        if settings.privacy.noise < config.min_noise:
+            raise Refused(
+                f"the run has privacy.noise = {settings.privacy.noise:g}, this site's min_noise is {config.min_noise:g}"
+            )
         if config.name not in description["names"]:
             raise Refused(f"{config.name!r} is not one of the sites of this run")
 
 
 def names_of(reply: Reply, site: str) -> list[str]:
+    if isinstance(reply, Both):
+        return names_of(reply.mean, site) + names_of(reply.rows, site)
     return list(reply.rows.get(site, {}) if isinstance(reply, Rows) else reply.totals())

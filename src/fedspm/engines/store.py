@@ -1,5 +1,6 @@
 """A site's own disk: its private state after every exchange, tagged, atomic, never overwritten by accident.
 
+    STATE/noise.key                           what this site's noise follows from, if a run wants noise
     STATE/RUN/run.json                        what the run is: settings, sites, classes, as this site joined it
     STATE/RUN/private-TURN-EXCHANGE.safetensors
     STATE/RUN/shared.safetensors              what the server sent last, so that it need not be sent twice a round
@@ -10,6 +11,7 @@ on from where it was, and a site that is ahead of a server which went back to it
 
 import json
 import re
+import secrets
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -19,10 +21,19 @@ from safetensors.torch import save
 
 from fedspm.core.replies import Tensors, plain
 from fedspm.errors import DamagedFile, Refused
-from fedspm.files import read_json, write_atomically
+from fedspm.files import read_json, write_atomically, write_secret
 
 KEPT_TURNS = 3  # a server goes back one round at most; one more in case it dies again while it does
 Place = tuple[int, int]  # (turn, exchange)
+
+
+def noise_secret(state: Path) -> str:
+    """Drawn once and kept: a reply that is asked for again gets the same noise, also after a restart."""
+    path = state / "noise.key"
+    if not path.exists():
+        state.mkdir(parents=True, exist_ok=True)
+        write_secret(path, secrets.token_hex(32).encode())
+    return path.read_text("ascii")
 
 
 @dataclass(frozen=True)

@@ -14,10 +14,11 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors.torch import load, save
 
 from fedspm.core.algorithm import Algorithm
-from fedspm.core.replies import Mean, Reply, Rows, Tensors, plain
+from fedspm.core.leaving import arrived, as_changes, sent
+from fedspm.core.replies import Both, Mean, Reply, Rows, Tensors, plain
 from fedspm.errors import Refused
 
-HEADER, SHARED, ARGUMENTS, REPLY = "fedspm", "shared", "arguments", "reply"
+HEADER, SHARED, ARGUMENTS, REPLY, ROW = "fedspm", "shared", "arguments", "reply", "row"
 PACKED, FORMAT = "tensors", "safetensors"
 KINDS = {torch.float16, torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
 Header = dict[str, Any]
@@ -96,8 +97,10 @@ def reply_message(tag: object, site: str, rows: int, reply: Reply, more: Header 
     header = {"tag": str(tag), "site": site, "rows": rows} | (more or {})
     if isinstance(reply, Rows):
         return message(header | {"kind": "rows"}, **{REPLY: reply.rows.get(site, {})})
-    assert reply.sent is not None, "a reply that was merged already"
-    weight, tensors = reply.sent
+    if isinstance(reply, Both):
+        weight, tensors = sent(reply.mean)
+        return message(header | {"kind": "both", "weight": weight}, **{REPLY: tensors, ROW: reply.rows.rows[site]})
+    weight, tensors = sent(reply)
     return message(header | {"kind": "mean", "weight": weight}, **{REPLY: tensors})
 
 
@@ -151,19 +154,30 @@ class Gate:
             raise Refused(f"it answers as {header['site']!r}")
         if kind == "refusal":
             raise Refused(str(header.get("why", "it refused without a reason"))[:500])
-        if kind not in ("mean", "rows"):
+        if kind not in ("mean", "rows", "both"):
             raise Refused(f"{kind!r} is not a kind of reply")
         rows = header.get("rows")
         if type(rows) is not int or rows != self._counts[site]:
             raise Refused(f"it now has {rows!r} rows, {self._counts[site]} when it joined")
-        tensors = tensors_of(content, REPLY)
+        tensors = self._finite(content, REPLY)
+        row = self._finite(content, ROW) if kind == "both" else tensors if kind == "rows" else {}
+        averaged = {} if kind == "rows" else tensors
+        if twice := row.keys() & averaged.keys():
+            raise Refused(f"{min(twice)!r} comes twice")
+        free = self._check_against_shared(averaged, row)
+        if kind == "rows":
+            return Received(site, Rows.of(site, **row), free)
+        mean = Mean(self._weight(header, site), **averaged)
+        reply = Both(mean, Rows.of(site, **row)) if kind == "both" else mean
+        return Received(site, arrived(self._algorithm.settings, self._shared, reply), free)
+
+    def _finite(self, content: RecordDict, record: str) -> Tensors:
+        tensors = tensors_of(content, record)
         require_declared(self._algorithm, self._step, tensors)
         for name, value in tensors.items():
             if value.is_floating_point() and not torch.isfinite(value).all():
                 raise Refused(f"{name!r} has a value that is not finite")
-        free = self._check_against_shared(kind, tensors)
-        reply = Rows.of(site, **tensors) if kind == "rows" else Mean(self._weight(header, site), **tensors)
-        return Received(site, reply, free)
+        return tensors
 
     def _weight(self, header: Header, site: str) -> float:
         weight = header.get("weight")
@@ -171,25 +185,27 @@ class Gate:
             raise Refused(f"its weight is {weight!r}; it must lie above 0 and be at most its rows")
         return weight
 
-    def _check_against_shared(self, kind: str, tensors: Tensors) -> Signature:
-        """A tensor named as a shared one has its type and shape (a row of it, in `Rows`), and none is missing."""
+    def _check_against_shared(self, averaged: Tensors, row: Tensors) -> Signature:
+        """A tensor named as a shared one has its type and shape (of a row of it, in `row`), and none is missing."""
         free = set()
-        for name, value in tensors.items():
+        half = self._algorithm.settings.wire.precision == "half"
+        changes = half and as_changes(self._algorithm.settings, self._shared, averaged)
+        for name, value in (averaged | row).items():
             known = self._shared.get(name)
             if known is None:
                 free.add((name, tuple(value.shape), value.dtype))
                 continue
-            shape = known.shape[1:] if kind == "rows" else known.shape
-            if value.shape != shape or value.dtype != known.dtype:
+            shape = known.shape[1:] if name in row else known.shape
+            kind = torch.float16 if changes and name in averaged and known.is_floating_point() else known.dtype
+            if value.shape != shape or value.dtype != kind:
                 found, expected = (
-                    f"{kind} of shape {tuple(size)}"
-                    for kind, size in ((value.dtype, value.shape), (known.dtype, shape))
+                    f"{dtype} of shape {tuple(size)}" for dtype, size in ((value.dtype, value.shape), (kind, shape))
                 )
                 raise Refused(f"{name!r} is {found}, not {expected}")
         declared = self._algorithm.leaves.get(self._step, frozenset())
-        if kind == "mean" and self._step not in self._algorithm.partial:
+        if averaged and self._step not in self._algorithm.partial:
             for name in self._shared:
-                if {name, name.split(".")[0]} & declared and name not in tensors:
+                if {name, name.split(".")[0]} & declared and name not in averaged | row:
                     raise Refused(f"{name!r} is missing")
         return frozenset(free)
 

@@ -6,14 +6,16 @@ of its components (`evidence`, a table a part of eq. 7) when a local step last h
 
 from abc import abstractmethod
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import ClassVar
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedspm.core.algorithm import Exchange
 from fedspm.core.local import Client, chunks
-from fedspm.core.replies import Rows, Tensors
+from fedspm.core.replies import Both, Mean, Rows, Tensors
 from fedspm.mixture.start import ComponentStart
 
 EVIDENCE = "evidence."  # how the tables are named in a client's private state
@@ -26,6 +28,26 @@ class ComponentAlgorithm(ComponentStart):
 
     def enrol(self, client: Client) -> Tensors:
         return {"mixing": torch.full((self.settings.components,), 1 / self.settings.components)}
+
+    def em_round(self, shared: Tensors, exchange: Exchange) -> tuple[Tensors, Float[Tensor, "m c"]]:
+        """The averaged update and τ: in two exchanges as printed, or in one with the others' τ of the round before."""
+        if self.settings.wire.exchanges == 1:
+            answer = exchange(self.advance, shared)
+            return answer.mean.result(), answer.rows.stack("tau", self.task.names, shared["tau"])
+        tau = exchange(self.expect, shared).stack("tau", self.task.names, shared["tau"])
+        return exchange(self.maximise, shared, tau=tau).result(), tau
+
+    @abstractmethod
+    def maximise(self, client: Client, shared: Tensors, tau: Float[Tensor, "m c"]) -> tuple[Mean, Tensors]:
+        """M-step, from everybody's τ."""
+
+    def advance(self, client: Client, shared: Tensors) -> tuple[Both, Tensors]:
+        """E-step and M-step at once, with the client's own fresh τ and the others' last one."""
+        rows, private = self.expect(client, shared)
+        tau = shared["tau"].clone()
+        tau[client.index] = rows.rows[client.name]["tau"]
+        update, private = self.maximise(replace(client, private=private), shared, tau)
+        return Both(update, rows), private
 
     @abstractmethod
     def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:

@@ -1,0 +1,59 @@
+"""What the options of the wire and of privacy cost in accuracy: one line a training, on the sample of Fashion-MNIST.
+
+python benchmarks/wire_options.py [ROUNDS] [CLIENTS] [SEED ...]
+"""
+
+import json
+import sys
+import tempfile
+from pathlib import Path
+
+from fedspm.algorithms import algorithm_named
+from fedspm.config import resolve
+from fedspm.errors import TrainingFailed
+from fedspm.runs import Run, manifest, task_of
+from fedspm.training import train
+
+OPTIONS = {
+    "none": {},
+    'wire.precision = "half"': {"wire": {"precision": "half"}},
+    "wire.exchanges = 1": {"wire": {"exchanges": 1}},
+    "privacy.clip = 1": {"privacy": {"clip": 1.0}},
+    "privacy.clip = 1, noise = 0.01": {"privacy": {"clip": 1.0, "noise": 0.01}},
+    "privacy.clip = 0.1, noise = 8": {"privacy": {"clip": 0.1, "noise": 8.0}},
+    "privacy.clip = 0.01, noise = 8": {"privacy": {"clip": 0.01, "noise": 8.0}},
+}
+SHOWN = ("system_accuracy", "average_accuracy", "routing_accuracy", "bytes_up", "bytes_down")
+
+
+class Quiet:
+    def round_done(self, round):
+        return False
+
+    def evaluated(self, metrics): ...
+
+
+def measured(rounds, clients, seed, options):
+    settings = {"rounds": rounds, "eval_every": rounds, "seed": seed, "workers": 1, "data": {"clients": clients}}
+    config = resolve(settings, {"predictor": {"encoder": "cnn"}}, options)
+    federation = config.federation()
+    algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
+    with tempfile.TemporaryDirectory() as folder:
+        run = Run.create(Path(folder) / "run", config, manifest(federation, algorithm, "wire_options"))
+        try:
+            train(config, federation, algorithm, run, Quiet())
+        except TrainingFailed as error:
+            return {"failed": str(error)}
+        metrics = run.last_metrics()
+    return {key: metrics[key] for key in SHOWN} | {"epsilon": metrics.get("privacy", {}).get("epsilon")}
+
+
+def main(rounds=30, clients=8, *seeds):
+    for seed in seeds or (0, 1):
+        for name, options in OPTIONS.items():
+            line = {"options": name, "seed": seed, **measured(rounds, clients, seed, options)}
+            print(json.dumps(line, ensure_ascii=False), flush=True)
+
+
+if __name__ == "__main__":
+    main(*map(int, sys.argv[1:]))

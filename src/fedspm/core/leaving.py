@@ -1,0 +1,116 @@
+"""How a reply leaves a client and arrives at the server: clipped, noised, in 16 bits. The same on every engine.
+
+With any of these an update travels as its change Δ_i = φ_i − φ, φ being the parameters that the server sent:
+
+    Δ_i ← Δ_i · min(1, S / ‖Δ_i‖) + N(0, z² S² I)
+    τ_i ← τ_i + N(0, z² n_i² / 2 · I), then floored and scaled back to Σ_c τ_ic = n_i
+
+Whatever the rows of a client, two of its Δ lie at most 2 S apart and two of its τ at most √2 n_i: either way the noise
+is z/2 times the distance, which is what `fedspm.privacy` accounts for. Everything else leaves as it is.
+"""
+
+import hashlib
+import math
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedspm.core.local import Client
+from fedspm.core.replies import Both, Mean, Reply, Rows, Tensors
+from fedspm.core.settings import Settings
+from fedspm.errors import TrainingFailed
+from fedspm.randomness import secret_generator
+
+MARGIN = 1 - 1e-6  # rounding to single precision does not lift a clipped change above S
+FLOOR = 1e-3  # of n_i: no τ_ic falls below, its logarithm is needed
+
+
+@dataclass(frozen=True)
+class Departure:
+    """A client's step, whose reply is about to leave. The noise follows from `secret`, who, when and what."""
+
+    settings: Settings
+    client: Client
+    step: str
+    shared: Tensors  # what the server sent
+    secret: str = ""
+
+    def __call__(self, reply: Reply) -> Reply:
+        if isinstance(reply, Both):
+            return Both(self._mean(reply.mean), self._rows(reply.rows))
+        return self._rows(reply) if isinstance(reply, Rows) else self._mean(reply)
+
+    def _rows(self, reply: Rows) -> Rows:
+        tau, n = reply.rows[self.client.name].get("tau"), self.client.n
+        if tau is None or not self.settings.privacy.noise or self.settings.components == 1:  # one component: τ_i = n_i
+            return reply
+        noised = tau.double() + n / math.sqrt(2) * self._noise({"tau": tau})["tau"]
+        floored = noised.clamp_min(FLOOR * n)
+        return Rows.of(self.client.name, tau=(floored * (n / floored.sum())).to(tau.dtype))
+
+    def _mean(self, reply: Mean) -> Mean:
+        weight, tensors = sent(reply)
+        if not as_changes(self.settings, self.shared, tensors):
+            return reply
+        moved = {name: value.cpu().double() for name, value in tensors.items() if value.is_floating_point()}
+        change = {name: value - self.shared[name].cpu().double() for name, value in moved.items()}
+        privacy, half = self.settings.privacy, self.settings.wire.precision == "half"
+        if privacy.clip is not None:
+            change = clipped(change, privacy.clip)
+            if privacy.noise:
+                noise = self._noise(change)
+                change = {name: value + privacy.clip * noise[name] for name, value in change.items()}
+        leaves = {name: value.half() if half else value.float() for name, value in change.items()}
+        if not all(value.isfinite().all() for value in leaves.values()):
+            raise TrainingFailed(
+                "an update does not fit into 16 bits; lower the learning rate or set wire.precision = full"
+            )
+        return Mean(weight, **(tensors | leaves))
+
+    def _noise(self, clean: Tensors) -> Tensors:
+        """N(0, z² I), another stream for every other content: no two replies share their noise."""
+        content = hashlib.sha256()
+        for name in sorted(clean):
+            content.update(name.encode() + clean[name].contiguous().numpy().tobytes())
+        who = (self.client.seed, self.client.name, self.client.round, self.step)
+        stream = secret_generator(self.secret, *who, content.hexdigest())
+        z = self.settings.privacy.noise
+        return {
+            name: torch.from_numpy(np.asarray(z * stream.standard_normal(clean[name].shape))) for name in sorted(clean)
+        }
+
+
+def arrived(settings: Settings, shared: Tensors, reply: Reply) -> Reply:
+    """The reply as the algorithm means it: changes become parameters again."""
+    if isinstance(reply, Both):
+        return Both(_restored(settings, shared, reply.mean), reply.rows)
+    return reply if isinstance(reply, Rows) else _restored(settings, shared, reply)
+
+
+def _restored(settings: Settings, shared: Tensors, reply: Mean) -> Mean:
+    weight, tensors = sent(reply)
+    if not as_changes(settings, shared, tensors):
+        return reply
+    was = {name: shared[name].cpu() for name, value in tensors.items() if value.is_floating_point()}
+    restored = Mean(weight, **(tensors | {name: value + tensors[name].to(value.dtype) for name, value in was.items()}))
+    restored.nbytes = reply.nbytes  # of what was sent
+    return restored
+
+
+def sent(reply: Mean) -> tuple[float, Tensors]:
+    assert reply.sent is not None, "a reply that was merged already"
+    return reply.sent
+
+
+def as_changes(settings: Settings, shared: Tensors, tensors: Tensors) -> bool:
+    """Does this update travel as a change? Sums do not: they have no counterpart in the shared state."""
+    wanted = settings.privacy.clip is not None or settings.wire.precision == "half"
+    return wanted and bool(tensors) and tensors.keys() <= shared.keys()
+
+
+def clipped(change: Tensors, clip: float) -> Tensors:
+    """All tensors together scaled to a norm of at most `clip`."""
+    norm = sum(float(value.square().sum()) for value in change.values()) ** 0.5
+    factor = min(1.0, clip * MARGIN / norm) if norm else 1.0
+    return {name: value * factor for name, value in change.items()}

@@ -1,0 +1,127 @@
+"""What is said about privacy: the library's ε for what really left, and nothing for what has no noise."""
+
+import json
+import math
+
+import pytest
+import torch
+
+from fedspm.algorithms import ALGORITHMS, algorithm_named
+from fedspm.config import resolve
+from fedspm.errors import FedSPMError
+from fedspm.privacy import epsilon, not_covered, releases, sentence, spent
+from fedspm.runs import Run, manifest, task_of
+from fedspm.training import train
+from small import small_settings
+
+accountants = pytest.importorskip("opacus.accountants", reason="pip install 'fedspm[privacy]'")
+
+NOISE = {"clip": 1.0, "noise": 4.0}
+
+
+def algorithm_with(federation, **changes):
+    settings = small_settings(**{"privacy": NOISE, **changes})
+    return algorithm_named(settings.algorithm)(settings, task_of(federation))
+
+
+def test_epsilon_is_the_librarys_and_grows():
+    accountant = accountants.RDPAccountant()
+    found = []
+    for count in range(1, 41):
+        accountant.step(noise_multiplier=2.0, sample_rate=1.0)  # noise of 4 S on changes that lie up to 2 S apart
+        found.append(epsilon(4.0, count, 1e-5))
+        assert found[-1] == accountant.get_epsilon(1e-5)
+    assert found == sorted(found)
+    assert found[0] < found[-1]
+    orders = accountants.RDPAccountant.DEFAULT_ALPHAS
+    by_hand = (10 * a / 8 + math.log1p(-1 / a) - math.log(1e-5 * a) / (a - 1) for a in orders)
+    assert found[9] == pytest.approx(min(by_hand))
+
+
+@pytest.mark.parametrize(
+    ("changes", "rounds", "count"),
+    [
+        ({"algorithm": "fedavg"}, 5, 5),
+        ({}, 5, 1 + 2 * 5),  # τ at the start, then τ and Δ
+        ({"em": {"start": "random"}}, 5, 2 * 5),
+        ({"wire": {"exchanges": 1}}, 5, 1 + 2 * 5),  # one message, two noised vectors
+        ({"algorithm": "feddrm"}, 5, 5),  # one component: τ_i = n_i says nothing
+        ({"algorithm": "cluster-fl"}, 5, 1 + 5),
+        ({}, 0, 1),
+    ],
+)
+def test_every_noised_vector_counts(vectors, changes, rounds, count):
+    assert releases(algorithm_with(vectors, **changes), rounds, {}) == count
+
+
+def test_who_rests_pays_nothing_and_being_drawn_hides_nothing(vectors):
+    algorithm = algorithm_with(vectors, algorithm="fedavg", clients_per_round=1)
+    drawn = [algorithm.participants(round)[0] for round in range(30)]
+    assert releases(algorithm, 30, {}) == max(drawn.count(i) for i in range(3))
+    assert releases(algorithm, 1, {0: 2}) == 3  # a round that was repeated twice left three times
+
+
+@pytest.mark.parametrize(
+    ("changes", "exact"),
+    [
+        ({}, ["cluster", "describe", "evaluate", "moments"]),
+        ({"em": {"start": "random"}}, ["describe", "evaluate"]),
+        ({"em": {"start": "random"}, "min_count": 1000}, ["evaluate"]),
+        ({"algorithm": "fedavg", "min_count": 1000}, ["evaluate"]),
+        ({"algorithm": "fedgmm", "em": {"start": "random"}}, ["describe", "evaluate", "weigh"]),
+        ({"algorithm": "cluster-fl", "em": {"start": "random"}}, ["describe", "evaluate", "update (which model)"]),
+    ],
+)
+def test_what_leaves_without_noise_is_named(vectors, changes, exact):
+    algorithm = algorithm_with(vectors, **changes)
+    shared = dict.fromkeys(("predictor.w", "head.weight", "router.w", "tilt.xi", "gauss.mean"), torch.zeros(1))
+    assert not_covered(algorithm, shared) == exact
+    assert exact[-1] in sentence(spent(algorithm, shared, 1, {}))
+
+
+def test_clipping_alone_claims_nothing(vectors):
+    found = spent(algorithm_with(vectors, privacy={"clip": 1.0}), {}, 5, {})
+    assert found["epsilon"] is None
+    assert "no ε holds" in sentence(found)
+
+
+def test_noise_needs_a_clip():
+    with pytest.raises(FedSPMError, match=r"set privacy\.clip as well"):
+        resolve({"privacy": {"noise": 1.0}})
+
+
+class Stops:
+    def __init__(self, after):
+        self._after = after
+
+    def round_done(self, round):
+        return round == self._after
+
+    def evaluated(self, metrics): ...
+
+
+def test_a_resumed_run_counts_on_and_reports_the_same(vectors, tmp_path):
+    block = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 2}
+    config = resolve(
+        {"components": 2, "rounds": 4, "eval_every": 2, "workers": 1, "privacy": NOISE, "em": {"start": "random"}},
+        {"predictor": block, "router": block},
+    )
+    lines = []
+    for name, stop in (("whole", None), ("stopped", 3)):
+        algorithm = ALGORITHMS["fedspm"](config, task_of(vectors))
+        run = Run.create(tmp_path / name, config, manifest(vectors, algorithm, "test"))
+        train(config, vectors, algorithm, run, Stops(stop))
+        if stop:
+            train(config, vectors, algorithm, run, Stops(None), run.latest())
+        lines.append([{key: line[key] for key in ("round", "system_accuracy", "privacy")} for line in run.metrics()])
+    assert lines[0] == lines[1]
+    assert [line["privacy"]["releases"] for line in lines[0]] == [4, 8]
+    assert lines[0][1]["privacy"]["epsilon"] == epsilon(4.0, 8, 1e-5)
+    assert json.dumps(lines[0])
+
+
+def test_repeated_rounds_are_remembered(vectors, tmp_path):
+    run = Run(tmp_path)
+    for round in (3, 3, 5):
+        run.repeat(round)
+    assert run.repeated() == {3: 2, 5: 1}
