@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fedspm.config import Config
@@ -14,6 +14,7 @@ from fedspm.engines.local import LocalEngine
 from fedspm.errors import TooFewSites
 from fedspm.evaluation import Model, evaluate, from_counts
 from fedspm.likelihood.diagnostics import Diagnosis
+from fedspm.mixture.newcomer import Newcomers
 from fedspm.privacy import spent
 from fedspm.runs import Checkpoint, Run
 
@@ -197,6 +198,10 @@ def train_on(
             run.save(Checkpoint(done, clock.seconds(), shared, engine.private_states()), config.keep_checkpoints)
         if stop:
             return done
+    if isinstance(algorithm, Newcomers) and not run.has_sketch():
+        engine.invite_all()
+        with suppress(TooFewSites):  # a client can come all the same, with the sites' help
+            run.keep_sketch(vars(algorithm.sketch(shared, engine)))
     if done not in {line["round"] for line in run.metrics()}:  # a finished run whose metrics were lost
         engine.begin_round(done - 1)
         metrics = evaluated(algorithm, engine, shared, federation) | _privacy(algorithm, shared, done, run)
