@@ -182,9 +182,7 @@ class Config(Settings):
 
     def newcomer(self, name: str, like: Likeness) -> tuple[Part, Part]:
         """Training and test rows of a client that came later."""
-        return read_newcomer(
-            self.data.joined[name], name, like, self.data.reading, self.data.test_fraction, self.seed
-        )
+        return read_newcomer(self.data.joined[name], name, like, self.data.reading, self.data.test_fraction, self.seed)
 
     @property
     def heterogeneity(self) -> Heterogeneity:

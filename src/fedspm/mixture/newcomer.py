@@ -8,8 +8,8 @@ with D = Σ_i'c τ_i'c exp(γ_i'c + ξ_i'cᵀ h_c) of those that were there befo
 
     γ_c = −log Σ r(x) exp(ξ_cᵀ h_c(x)),    r = 1 / (D + Σ_c τ_c exp(γ_c + ξ_cᵀ h_c)),
 
-the normaliser under the baseline G. In the scale of these r the components of all clients have mass 1 on average, so that
-the newcomer's γ can be compared with the others'. Without the others' rows γ would grow for ever.
+the normaliser under the baseline G. In the scale of these r the components of all clients have mass 1 on average, so
+that the newcomer's γ can be compared with the others'. Without the others' rows γ would grow for ever.
 
 What the others' rows say is a value and its gradient, C (d + 1) + 1 sums: from the sites themselves, step by step, or
 from a sketch of the baseline, which they write once.
@@ -72,7 +72,7 @@ class Sketch:
         return replace(self, mass=self.mass * change.view_as(self.mass).exp())
 
     def joined(self, other: "Sketch") -> "Sketch":
-        return Sketch(*(torch.cat([mine, its]) for mine, its in zip(vars(self).values(), vars(other).values())))
+        return Sketch(*(torch.cat([value, getattr(other, name)]) for name, value in vars(self).items()))
 
     def without(self, client: int) -> "Sketch":
         kept = [i for i in range(len(self.count)) if i != client]
@@ -225,7 +225,11 @@ class Newcomers(DensityRatios):
         moving = {name: row[name].clone() for name in TILT}
         xi, gamma = moving["tilt.xi"], moving["tilt.gamma"]
         search = torch.optim.LBFGS(
-            [moving[name] for name in moves], max_iter=LOOKS, history_size=LOOKS, tolerance_change=1e-12, line_search_fn="strong_wolfe"
+            [moving[name] for name in moves],
+            max_iter=LOOKS,
+            history_size=LOOKS,
+            tolerance_change=1e-12,
+            line_search_fn="strong_wolfe",
         )
 
         @torch.no_grad()
