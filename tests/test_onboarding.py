@@ -93,9 +93,9 @@ def test_gamma_is_the_normaliser_over_everybodys_rows(joined):
 
 def test_the_sketch_comes_near_and_says_how_near(joined):
     exact, gamma = exact_normaliser(joined[True].run)
-    assert joined[True].misfit is not None
-    assert joined[True].misfit < 1
-    assert joined[True].sent == 0 or joined[True].sent < joined[False].sent
+    assert np.abs(gamma - exact).max() < 0.5
+    assert joined[True].misfit < 0.5
+    assert joined[True].sent == 0 < joined[False].sent
 
 
 def test_queries_reach_the_newcomer_and_are_answered(run, joined):
@@ -158,7 +158,7 @@ def test_the_mass_of_all_components_is_one_on_average(run):
     assert float((tau * mass).sum() / tau.sum()) == pytest.approx(1, abs=1e-5)
 
 
-# -- what leaves a client ------------------------------------------------------------------------------------------------
+# -- what leaves a client ----------------------------------------------------------------------------------------------
 
 
 def test_an_exchange_brings_a_value_and_its_gradient(vectors):
@@ -172,7 +172,7 @@ def test_an_exchange_brings_a_value_and_its_gradient(vectors):
         tilt["log_tau"] = torch.tensor([3.0, 4.0]).double()
         said = ask(tilt)
         assert sum(value.numel() for value in said.values()) == 2 * (4 + 1) + 1
-        assert {name for name in said} == set(algorithm.leaves["pull"])
+        assert set(said) == set(algorithm.leaves["pull"])
         for name, moves in (("gamma", "tilt.gamma"), ("xi", "tilt.xi")):
             for index in np.ndindex(*tilt[moves].shape):
                 nudged = []
@@ -227,14 +227,14 @@ def test_feddrm_and_the_shipped_images(tmp_path):
         router=block,
         data={"name": "fashion-sample", "clients": 40, "without": ["client-7"]},
     )
-    part = replace_all(run)
+    part = left_out(run)
     np.savez(tmp_path / "new.npz", x=part[0], y=part[1])
     done = onboard(run, "client-7", tmp_path / "new.npz", tmp_path / "new", "x")
     assert done.run.task.clients == 40
     assert done.run.last_metrics()["clients"]["client-7"]["rows"] > 0
 
 
-def replace_all(run):
+def left_out(run):
     """Rows of the client that was left out, as an archive has them."""
     config = run.config
     whole = config.model_copy(update={"data": config.data.model_copy(update={"without": ()})}).federation()
@@ -242,7 +242,7 @@ def replace_all(run):
     return part.x.numpy(), whole.classes[part.y.numpy()]
 
 
-# -- refusals ------------------------------------------------------------------------------------------------------------
+# -- refusals ----------------------------------------------------------------------------------------------------------
 
 
 @pytest.fixture(scope="module")
@@ -303,7 +303,7 @@ def test_with_the_others_rows_gone_the_sketch_still_does(once, place, tmp_path):
     assert export(done.run, tmp_path / "bundle").clients[-1] == "east"
 
 
-# -- forms of one client's rows ------------------------------------------------------------------------------------------
+# -- forms of one client's rows ----------------------------------------------------------------------------------------
 
 
 def test_a_table_without_a_client_column_and_in_another_order(tmp_path):
