@@ -12,25 +12,17 @@ import argparse
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import torch
 
 from fedspm.config import resolve
 from fedspm.data.federation import Federation
+from fedspm.engines.local import LocalEngine
 from fedspm.evaluation import Model, purity_count
+from fedspm.mixture.newcomer import Newcomers
 from fedspm.onboarding import onboard
 from fedspm.runs import Run
-from fedspm.training import train
-
-
-class Silent:
-    def round_done(self, round: int) -> bool:
-        return False
-
-    def evaluated(self, metrics: dict[str, Any]) -> None:
-        pass
 
 
 def whole(run: Run, name: str) -> Federation:
@@ -62,8 +54,12 @@ def main() -> None:
     federation = whole(run, name)
     assert federation.test
     i = federation.names.index(name)
-    if not run.has_sketch():
-        train(run.config, run.federation(), run.algorithm(), run, Silent(), run.latest())
+    if not run.has_sketch():  # stopped before its end
+        algorithm, checkpoint = run.algorithm(), run.latest()
+        assert isinstance(algorithm, Newcomers)
+        with LocalEngine(federation.without([name]), seed=run.config.seed, workers=run.config.workers) as engine:
+            engine.restore(checkpoint.round, checkpoint.privates)
+            run.keep_sketch(vars(algorithm.sketch(checkpoint.shared, engine)))
     rows = "{:28} system {:.4f}, of its rows {:.4f}"
     print(rows.format(f"without {name}", *before(run.model(), federation, name)), flush=True)
     with tempfile.TemporaryDirectory() as place:
@@ -90,8 +86,8 @@ def main() -> None:
             )
             print(
                 f"  routing {metrics['routing_accuracy']:.4f}, of its rows {mine['routing_accuracy']:.4f}; "
-                f"its own accuracy {mine['accuracy']:.4f}, purity {purity:.4f}; γ off by {done.misfit:.2g}; {done.sent:,} bytes; "
-                f"{seconds:.0f} s",
+                f"its own accuracy {mine['accuracy']:.4f}, purity {purity:.4f}; "
+                f"γ off by {done.misfit:.2g}; {done.sent:,} bytes; {seconds:.0f} s",
                 flush=True,
             )
     if arguments.eight:
