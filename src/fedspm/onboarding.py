@@ -35,6 +35,10 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
     algorithm, before = _opened(run)
     if name in algorithm.task.names or not name.strip():
         raise FedSPMError(f"a newcomer cannot be called {name!r}: a client of {run.path} is, or it is no name at all")
+    if max(algorithm.task.counts) < run.config.min_count:
+        raise FedSPMError(
+            f"no client of {run.path} has {run.config.min_count} rows (min_count) to compare a newcomer with"
+        )
     config = _changed(run.config, joined={**run.config.data.joined, name: data})
     sketch = Sketch(**run.sketch()) if by_sketch or run.has_sketch() else None
     federation = None

@@ -198,10 +198,8 @@ def train_on(
             run.save(Checkpoint(done, clock.seconds(), shared, engine.private_states()), config.keep_checkpoints)
         if stop:
             return done
-    if isinstance(algorithm, Newcomers) and not run.has_sketch():
-        engine.invite_all()
-        with suppress(TooFewSites):  # a client can come all the same, with the sites' help
-            run.keep_sketch(vars(algorithm.sketch(shared, engine)))
+    if isinstance(algorithm, Newcomers) and not run.has_sketch() and not config.privacy.noise:  # no ε covers it
+        keep_sketch(algorithm, engine, shared, run, done)
     if done not in {line["round"] for line in run.metrics()}:  # a finished run whose metrics were lost
         engine.begin_round(done - 1)
         metrics = evaluated(algorithm, engine, shared, federation) | _privacy(algorithm, shared, done, run)
@@ -213,6 +211,15 @@ def _privacy(algorithm: Algorithm, shared: Tensors, done: int, run: Run) -> dict
     if algorithm.settings.privacy.clip is None:
         return {}
     return {"privacy": spent(algorithm, shared, done, run.repeated())}
+
+
+def keep_sketch(algorithm: Newcomers, engine: Engine, shared: Tensors, run: Run, done: int) -> None:
+    """What a later newcomer needs of everybody's rows, after the last round; without it the sites have to help."""
+    if engine.round != done - 1:
+        engine.begin_round(done - 1)
+    engine.invite_all()
+    with suppress(TooFewSites):
+        run.keep_sketch(vars(algorithm.sketch(shared, engine)))
 
 
 class Clock:
