@@ -336,7 +336,8 @@ def _encode(y: np.ndarray, classes: np.ndarray, where: str) -> Tensor:
         raise FedSPMError(
             f"{where}: labels are {y.dtype}, the training labels are {classes.dtype}; use one kind for all"
         )
-    position = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    order = np.argsort(classes)  # those of a data set with a name come in its own order
+    position = order[np.searchsorted(classes[order], y).clip(max=len(classes) - 1)]
     unseen = classes[position] != y
     if unseen.any():
         raise FedSPMError(
