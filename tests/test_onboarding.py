@@ -53,7 +53,7 @@ def place(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["1x", "cx"])
 def run(request, place):
-    return trained_on(place / "data", place / f"run-{request.param}", variant=request.param)
+    return trained_on(place / "data", place / f"run-{request.param}", variant=request.param, min_count=4)
 
 
 @pytest.fixture(scope="module")
