@@ -35,6 +35,7 @@ ROUNDS = 10  # of EM at the newcomer
 STEPS = 200  # SGD steps on its head in each
 LOOKS = 25  # iterations of L-BFGS on its tilt in each
 RIDGE = 2e-4  # on ξᵀh, for a newcomer that h tells apart from everybody: its ξ would grow for ever
+NORMALISER = ("tilt.gamma",)  # what moves when ξ stays
 CLUSTERS = 64  # of a client's rows in the sketch, at most
 
 Pull = Callable[[Tensors], Tensors]  # the newcomer's tilt and log τ → value and gradient of the others' part of −Q̃₂
@@ -179,6 +180,7 @@ class Newcomers(DensityRatios):
             mixing = em.mixing_weights(tau, client.n).float()
             head = self.fitted_head(replace(client, round=number, x=g), head, responsibilities, mixing)
             row = self.fitted_tilt(row, tau, responsibilities, h, total, others)
+        row = self.fitted_tilt(row, tau, responsibilities, h, total, others, NORMALISER)
         private = head | {"mixing": mixing, "responsibilities": responsibilities}
         return {name: value.float() for name, value in (row | {"tau": tau}).items()}, private
 
@@ -187,7 +189,7 @@ class Newcomers(DensityRatios):
         h = self.all_features(self.router, shared, client.x)
         tilt = {name: row[name].double() for name in TILT}
         tau, w = row["tau"].double(), private["responsibilities"]
-        exact = self.fitted_tilt(tilt, tau, w, h, log_total(shared, h), others, moves=("tilt.gamma",))
+        exact = self.fitted_tilt(tilt, tau, w, h, log_total(shared, h), others, NORMALISER)
         return float((tilt["tilt.gamma"] - exact["tilt.gamma"]).abs().max())
 
     def fitted_head(self, client: Client, head: Tensors, responsibilities: Tensor, mixing: Tensor) -> Tensors:
