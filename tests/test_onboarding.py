@@ -30,9 +30,9 @@ class Silent:
         pass
 
 
-def trained_on(data, out, **settings):
+def trained_on(source, out, **settings):
     common = {"components": 2, "rounds": 8, "workers": 1, "predictor": BLOCK, "router": BLOCK, "em": {"hold": 3}}
-    config = resolve(common | {"data": {"name": str(data)}} | settings)
+    config = resolve(common | {"data": {"name": str(source)}} | settings)
     run, federation = Run.begin(out, config, "a test")
     train(config, federation, run.algorithm(), run, Silent())
     return run
@@ -94,7 +94,8 @@ def test_gamma_is_the_normaliser_over_everybodys_rows(joined):
 def test_the_sketch_comes_near_and_says_how_near(joined):
     exact, gamma = exact_normaliser(joined[True].run)
     assert np.abs(gamma - exact).max() < 0.5
-    assert joined[True].misfit < 0.5
+    copies = joined[True].run.algorithm().router.copies  # few rows lie near each other in C spaces at once
+    assert joined[True].misfit < 0.5 * copies**2
     assert joined[True].sent == 0 < joined[False].sent
 
 
