@@ -176,6 +176,8 @@ class Config(Settings):
         like = Likeness(federation.shape, federation.classes, federation.columns)
         for name in self.data.joined:
             federation = federation.with_client(name, *self.newcomer(name, like))
+        if self.data.without:
+            federation.checked()  # not before others have come
         if self.data.validation_fraction:
             return federation.with_validation(self.data.validation_fraction, self.seed)
         return federation

@@ -35,7 +35,7 @@ def test_a_client_joins_and_leaves(place):
 def test_bad_input_gets_a_sentence(place):
     for arguments, sentence in (
         (("onboard", "run", "--name", "south", "--data", "west.npz"), "a newcomer cannot be called 'south'"),
-        (("onboard", "run", "--name", "west", "--data", "nowhere"), "there is no folder or file"),
+        (("onboard", "run", "--name", "east", "--data", "nowhere"), "there is no folder or file"),
         (("remove", "run", "--name", "east"), "has no client 'east'"),
         (("remove", "nowhere", "--name", "east"), "is not a run"),
     ):

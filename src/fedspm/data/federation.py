@@ -237,7 +237,7 @@ class Federation:
         train_parts = tuple(self.train[i] for i in kept)
         test_parts = self.test and tuple(self.test[i] for i in kept)
         left = tuple(self.names[i] for i in kept)
-        return Federation(left, self.classes, train_parts, test_parts, truth, self.columns).checked()
+        return Federation(left, self.classes, train_parts, test_parts, truth, self.columns)
 
     def with_client(self, name: str, train: Part, test: Part) -> "Federation":
         """One more client, the last in order; the true components of a newcomer are not known."""
