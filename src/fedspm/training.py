@@ -198,8 +198,7 @@ def train_on(
             run.save(Checkpoint(done, clock.seconds(), shared, engine.private_states()), config.keep_checkpoints)
         if stop:
             return done
-    if isinstance(algorithm, Newcomers) and not run.has_sketch() and not config.privacy.noise:  # no ε covers it
-        keep_sketch(algorithm, engine, shared, run, done)
+    keep_sketch(algorithm, engine, shared, run, done)
     if done not in {line["round"] for line in run.metrics()}:  # a finished run whose metrics were lost
         engine.begin_round(done - 1)
         metrics = evaluated(algorithm, engine, shared, federation) | _privacy(algorithm, shared, done, run)
@@ -213,8 +212,13 @@ def _privacy(algorithm: Algorithm, shared: Tensors, done: int, run: Run) -> dict
     return {"privacy": spent(algorithm, shared, done, run.repeated())}
 
 
-def keep_sketch(algorithm: Newcomers, engine: Engine, shared: Tensors, run: Run, done: int) -> None:
-    """What a later newcomer needs of everybody's rows, after the last round; without it the sites have to help."""
+def keep_sketch(algorithm: Algorithm, engine: Engine, shared: Tensors, run: Run, done: int) -> None:
+    """What a later newcomer needs of everybody's rows, after the last round; without it the sites have to help.
+
+    A run with noise writes none: its ε would not cover it.
+    """
+    if not isinstance(algorithm, Newcomers) or run.has_sketch() or algorithm.settings.privacy.noise:
+        return
     if engine.round != done - 1:
         engine.begin_round(done - 1)
     engine.invite_all()
