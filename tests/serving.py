@@ -49,9 +49,14 @@ class Switchboard:
     """Nodes by host name. One may be dead, or slow; `asked` counts what reached each."""
 
     def __init__(self, apps, secret):
-        self.apps, self.secret = apps, secret
-        self._callers = {name: httpx.AsyncClient(transport=httpx.ASGITransport(app=app)) for name, app in apps.items()}
+        self.apps, self.secret, self._callers = {}, secret, {}
+        for name, app in apps.items():
+            self.add(name, app)
         self.dead, self.slow, self.asked = set(), {}, []
+
+    def add(self, name, app):
+        self.apps[name] = app
+        self._callers[name] = httpx.AsyncClient(transport=httpx.ASGITransport(app=app))
 
     async def send(self, method, url, patience, content=b"", headers=None):
         name = httpx.URL(url).host
@@ -69,7 +74,7 @@ class Switchboard:
 
 
 @asynccontextmanager
-async def service(bundle, secret="a secret that is long enough", **options):
+async def service(bundle, secret="a secret that is long enough", nodes=None, **options):
     """A caller of a router whose nodes are behind a switchboard."""
     card = load_router(bundle / "router").card
     apps = {
@@ -77,7 +82,7 @@ async def service(bundle, secret="a secret that is long enough", **options):
         for name, folder in zip(card.names, card.folders, strict=True)
     }
     board = Switchboard(apps, secret)
-    nodes = {name: f"http://{name}" for name in card.names}
+    nodes = nodes or {name: f"http://{name}" for name in card.names}
     router = Router(bundle / "router", nodes, transport=board, **options)
     app = router_app(router)
     async with (

@@ -1,6 +1,5 @@
 """The configuration of a run: typed, written as TOML, strict: an unknown key is an error that names the nearest."""
 
-import dataclasses
 import difflib
 import functools
 import os
@@ -14,8 +13,9 @@ from pydantic import BaseModel, Field, ValidationError, field_validator, model_v
 
 from fedspm.core.settings import Settings, Strict
 from fedspm.data.draft import Draft, Reading
-from fedspm.data.federation import Federation
+from fedspm.data.federation import Federation, Part
 from fedspm.data.heterogeneity import Heterogeneity, impose
+from fedspm.data.newcomer import Likeness, read_newcomer
 from fedspm.data.own import read_own
 from fedspm.data.sources import NAMED, Images, is_known, load_data
 from fedspm.errors import DamagedFile, FedSPMError
@@ -77,6 +77,8 @@ class Data(Strict):
     image_column: str | None = Field(None, description="your own table: path of an image, relative to the table")
     split_column: str | None = Field(None, description="your own table: train or test")
     ignore: tuple[str, ...] = Field((), description="your own table: columns that are left out")
+    without: tuple[str, ...] = Field((), description="clients that are left out; `fedspm remove` adds to it")
+    joined: dict[str, Path] = Field({}, description="clients that came later and their data; see `fedspm onboard`")
 
     @model_validator(mode="before")
     @classmethod
@@ -89,10 +91,10 @@ class Data(Strict):
             return {**values, "name": OWN, "path": name}
         return values
 
-    @field_validator("ignore", mode="before")
+    @field_validator("ignore", "without", mode="before")
     @classmethod
-    def _with_commas(cls, ignore: Any) -> Any:
-        return [name.strip() for name in ignore.split(",")] if isinstance(ignore, str) else ignore
+    def _with_commas(cls, names: Any) -> Any:
+        return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
 
     @property
     def title(self) -> str:
@@ -108,13 +110,20 @@ class Data(Strict):
         for key in CONSTRUCTED:
             if (value := getattr(self, key)) != Data.model_fields[key].default:
                 raise FedSPMError(f"data.{key} = {value}: {self.path} is divided over clients already; leave it out")
-        reading = {each.name: getattr(self, each.name) for each in dataclasses.fields(Reading)}
-        return read_own(self.path, Reading(**reading))
+        return read_own(self.path, self.reading)
 
-    @field_validator("path")
+    @property
+    def reading(self) -> Reading:
+        return Reading(
+            self.client_column, self.label_column, self.image_column, self.split_column, self.ignore, self.size
+        )
+
+    @field_validator("path", "joined")
     @classmethod
-    def _absolute(cls, path: Path | None) -> Path | None:
+    def _absolute(cls, path: Path | dict[str, Path] | None) -> Path | dict[str, Path] | None:
         """So that a run can be resumed from another folder."""
+        if isinstance(path, dict):
+            return {name: each.expanduser().resolve() for name, each in path.items()}
         return path and path.expanduser().resolve()
 
 
@@ -162,9 +171,20 @@ class Config(Settings):
         else:
             loaded = load_data(self.data.name, self.data.path, self.data.size)
         federation = loaded if isinstance(loaded, Federation) else impose(*loaded, self.heterogeneity, self.seed)
+        if self.data.without:
+            federation = federation.without(self.data.without)
+        like = Likeness(federation.shape, federation.classes, federation.columns)
+        for name in self.data.joined:
+            federation = federation.with_client(name, *self.newcomer(name, like))
+        if self.data.without:
+            federation.checked()  # not before others have come
         if self.data.validation_fraction:
             return federation.with_validation(self.data.validation_fraction, self.seed)
         return federation
+
+    def newcomer(self, name: str, like: Likeness) -> tuple[Part, Part]:
+        """Training and test rows of a client that came later."""
+        return read_newcomer(self.data.joined[name], name, like, self.data.reading, self.data.test_fraction, self.seed)
 
     @property
     def heterogeneity(self) -> Heterogeneity:

@@ -21,8 +21,8 @@ import numpy as np
 import safetensors
 import torch
 from filelock import FileLock, Timeout
-from safetensors.torch import load_file, save_file
-from torch import nn
+from safetensors.torch import load_file, save, save_file
+from torch import Tensor, nn
 
 from fedspm.algorithms import algorithm_named
 from fedspm.config import IN_MEMORY, Config, load_config, resolve
@@ -248,6 +248,22 @@ class Run:
         except (KeyError, TypeError, ValueError) as error:
             raise DamagedFile(f"{folder / 'state.json'} is damaged: {error!r}") from error
 
+    # -- the sketch of the baseline ----------------------------------------------------------------------------------
+
+    def keep_sketch(self, sketch: Mapping[str, Tensor]) -> None:
+        write_atomically(self.path / SKETCH, save(plain(sketch)))
+
+    def has_sketch(self) -> bool:
+        return (self.path / SKETCH).exists()
+
+    def sketch(self) -> Tensors:
+        if not self.has_sketch():
+            raise FedSPMError(
+                f"{self.path} has no sketch of the baseline; training writes it at its end, "
+                f"for an older run `fedspm resume {self.path}` does"
+            )
+        return _load(self.path / SKETCH)
+
     def sweep(self) -> None:
         """Remove what a killed process left half-written."""
         for pattern in (".metrics.jsonl.*", ".diagnostics.jsonl.*", ".report.html.*", "checkpoints/.round-*"):
@@ -263,20 +279,38 @@ class Run:
 
     # -- the data it was made from -----------------------------------------------------------------------------------
 
+    @property
+    def has_rows(self) -> bool:
+        """Can the federation be built again from the configuration?"""
+        return self.config.data.name != IN_MEMORY and self.manifest["data_fingerprint"] != ELSEWHERE
+
     def federation(self) -> Federation:
         """The federation of this run, built again from its configuration and checked to be the same."""
-        if self.config.data.name == IN_MEMORY:
-            raise FedSPMError(f"{self.path} was trained on arrays in memory, which are not in the run folder")
+        self.require_rows()
         federation = self.config.federation()
-        if federation.fingerprint != self.manifest["data_fingerprint"]:
-            raise FedSPMError(
-                f"the data of {self.path} has changed since the run began (fingerprint {federation.fingerprint}, "
-                f"then {self.manifest['data_fingerprint']}); point data.path in its config.toml to the original"
-            )
+        require_same(self, federation)
         return federation
 
+    def require_rows(self) -> None:
+        if self.config.data.name == IN_MEMORY:
+            raise FedSPMError(f"{self.path} was trained on arrays in memory, which are not in the run folder")
+        if not self.has_rows:
+            raise FedSPMError(f"the rows of {self.path} are not on this machine")
 
+
+SKETCH = "sketch.safetensors"
+ELSEWHERE = "at the sites"  # fingerprint of rows that are not here
 GIVEN = "given"  # encoder of a model whose network was given from Python
+
+
+def require_same(run: Run, federation: Federation) -> None:
+    """Refuse rows that are not those that the run was trained on."""
+    known = run.manifest["data_fingerprint"]
+    if federation.fingerprint != known:
+        raise FedSPMError(
+            f"the data of {run.path} has changed since the run began (fingerprint {federation.fingerprint}, "
+            f"then {known}); point data.path in its config.toml to the original"
+        )
 
 
 def refuse_existing(path: Path) -> None:
@@ -315,7 +349,19 @@ def manifest(federation: Federation, algorithm: Algorithm, command: str) -> dict
 
 def site_manifest(algorithm: Algorithm, classes: np.ndarray) -> dict[str, Any]:
     """The same of a run across sites, whose rows nobody here has seen."""
-    return _manifest(algorithm, classes, "fedspm federation train") | {"data_fingerprint": "at the sites"}
+    return _manifest(algorithm, classes, "fedspm federation train") | {"data_fingerprint": ELSEWHERE}
+
+
+def derived_manifest(
+    run: Run, config: Config, counts: Mapping[str, int], federation: Federation | None, command: str
+) -> dict[str, Any]:
+    """Of what a run became when a client came or went; its rows may be elsewhere."""
+    task = Task(run.task.shape, run.task.classes, tuple(counts), tuple(counts.values()))
+    algorithm = algorithm_named(config.algorithm)(config, task)
+    known = run.manifest | _manifest(algorithm, run.classes, command) | {"data_fingerprint": ELSEWHERE}
+    if federation is not None:
+        known = manifest(federation, algorithm, command)
+    return known | {"derived_from": {"run": str(run.path.resolve()), "id": run.id}}
 
 
 def _manifest(algorithm: Algorithm, classes: np.ndarray, command: str) -> dict[str, Any]:

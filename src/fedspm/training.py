@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 from fedspm.config import Config
@@ -14,6 +14,7 @@ from fedspm.engines.local import LocalEngine
 from fedspm.errors import TooFewSites
 from fedspm.evaluation import Model, evaluate, from_counts
 from fedspm.likelihood.diagnostics import Diagnosis
+from fedspm.mixture.newcomer import Newcomers
 from fedspm.privacy import spent
 from fedspm.runs import Checkpoint, Run
 
@@ -197,6 +198,7 @@ def train_on(
             run.save(Checkpoint(done, clock.seconds(), shared, engine.private_states()), config.keep_checkpoints)
         if stop:
             return done
+    keep_sketch(algorithm, engine, shared, run, done)
     if done not in {line["round"] for line in run.metrics()}:  # a finished run whose metrics were lost
         engine.begin_round(done - 1)
         metrics = evaluated(algorithm, engine, shared, federation) | _privacy(algorithm, shared, done, run)
@@ -208,6 +210,20 @@ def _privacy(algorithm: Algorithm, shared: Tensors, done: int, run: Run) -> dict
     if algorithm.settings.privacy.clip is None:
         return {}
     return {"privacy": spent(algorithm, shared, done, run.repeated())}
+
+
+def keep_sketch(algorithm: Algorithm, engine: Engine, shared: Tensors, run: Run, done: int) -> None:
+    """What a later newcomer needs of everybody's rows, after the last round; without it the sites have to help.
+
+    A run with noise writes none: its ε would not cover it.
+    """
+    if not isinstance(algorithm, Newcomers) or run.has_sketch() or algorithm.settings.privacy.noise:
+        return
+    if engine.round != done - 1:
+        engine.begin_round(done - 1)
+    engine.invite_all()
+    with suppress(TooFewSites):
+        run.keep_sketch(vars(algorithm.sketch(shared, engine)))
 
 
 class Clock:

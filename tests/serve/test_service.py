@@ -2,15 +2,18 @@
 
 import asyncio
 import time
+from contextlib import AsyncExitStack
 
 import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
 
+from fedspm.onboarding import remove
 from fedspm.runs import Run
 from fedspm.serve.dispatch import taken
 from fedspm.serve.export import export
+from fedspm.serve.node import node_app
 from serving import service, trained
 
 TENSORS = {"content-type": "application/x-safetensors"}
@@ -186,6 +189,35 @@ def test_a_new_bundle_is_swapped_in_without_dropping_a_request(served, vectors, 
     assert not any(answer["fallback"] for reply in replies for answer in reply.json()["answers"])
     last = [list(answer["probabilities"].values()) for answer in replies[-1].json()["answers"]]
     assert np.allclose(last, other.predict_proba(rows), atol=1e-6)
+
+
+def test_a_bundle_with_another_client_waits_for_its_address_and_is_swapped_in(served, vectors, rows, tmp_path):
+    """A client left and came back: the router meets it when the file of addresses has it."""
+    _, run, _ = served
+    bundle, addresses = tmp_path / "bundle", tmp_path / "nodes.toml"
+    remove(Run.open(run), "west", tmp_path / "less", "a test")
+    export(Run.open(tmp_path / "less"), bundle)
+    addresses.write_text('north = "http://north"\nsouth = "http://south"\n')
+
+    async def act(http, router, board):
+        new = export(Run.open(run), bundle).version
+        board.add("west", node_app(bundle / "clients" / "west", board.secret))
+        async with AsyncExitStack() as nodes:
+            for app in board.apps.values():
+                await nodes.enter_async_context(app.router.lifespan_context(None))
+            await asyncio.sleep(1.5)
+            waiting = router.current.model.card.names
+            addresses.write_text(addresses.read_text() + 'west = "http://west"\n')
+            until = time.monotonic() + 20
+            while time.monotonic() < until and router.current.model.card.version != new:
+                await asyncio.sleep(0.05)
+            reply = await http.post("/v1/predict", json={"x": vectors.test[2].x[:20].tolist()})
+        return waiting, router.current.model.card.names, [answer["answered_by"] for answer in reply.json()["answers"]]
+
+    waiting, names, answered = ask(bundle, act, nodes=addresses)
+    assert waiting == ["north", "south"]
+    assert names == ["north", "south", "west"]
+    assert "west" in answered
 
 
 def test_a_damaged_bundle_is_not_swapped_in(served, rows, tmp_path):

@@ -19,14 +19,14 @@ from fedspm.core.settings import Settings
 from fedspm.mixture import em, routing
 from fedspm.mixture.components import as_private, note, notebook
 from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio
-from fedspm.mixture.ratios import DensityRatios
+from fedspm.mixture.newcomer import Newcomers
 
 
-class FedSPM(DensityRatios, Servable):
+class FedSPM(Newcomers, Servable):
     routes = True
     variants = True
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
-        **DensityRatios.leaves,
+        **Newcomers.leaves,
         "maximise": frozenset({"predictor", "router", "tilt"}),
         "advance": frozenset({"predictor", "router", "tilt", "tau"}),
     }

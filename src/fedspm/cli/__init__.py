@@ -2,6 +2,18 @@
 
 from fedspm.cli.app import main
 
-from fedspm.cli import train, compare, experiment, look, serve, federation, data, data_check, bench  # isort: skip
+from fedspm.cli import train, compare, experiment, look, serve, clients, federation, data, data_check, bench  # isort: skip
 
-__all__ = ["bench", "compare", "data", "data_check", "experiment", "federation", "look", "main", "serve", "train"]
+__all__ = [
+    "bench",
+    "clients",
+    "compare",
+    "data",
+    "data_check",
+    "experiment",
+    "federation",
+    "look",
+    "main",
+    "serve",
+    "train",
+]

@@ -100,7 +100,7 @@ def router(
     listen = Listen(host, port, tls_cert, tls_key).checked(tokens is not None, "--tokens")
     made = Router(
         folder,
-        read_table(nodes, 'north = "https://north.example:8001"'),
+        nodes,
         secret=read_secret(secret) if secret else None,
         tokens=read_table(tokens, TOKEN_LINE) if tokens else None,
         limits=Limits(body=max_megabytes * 2**20, batch=max_rows, rate=rate),

@@ -3,12 +3,13 @@
 import io
 import zipfile
 import zlib
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from fedspm.data.draft import Draft, text_of
+from fedspm.data.draft import Draft, Reading, text_of
 from fedspm.errors import DamagedFile, FedSPMError
 
 LARGEST = 1 << 36  # bytes of one array; a header that promises more is not believed
@@ -40,10 +41,12 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read_archive(path: Path) -> Draft:
+def read_archive(path: Path, how: Reading) -> Draft:
     """One archive with the arrays x, y and client, and perhaps split: a row each."""
-    draft = Draft(str(path), "a NumPy archive with an array of clients")
     arrays = read_npz(path)
+    if how.client and "client" not in arrays:
+        return read_archives([path])
+    draft = Draft(str(path), "a NumPy archive with an array of clients")
     if not {"x", "y", "client"} <= arrays.keys():
         found = ", ".join(arrays) or "nothing"
         draft.problems.append(f"{path} holds {found}; expected the arrays x, y and client (and perhaps split)")
@@ -63,10 +66,10 @@ def read_archive(path: Path) -> Draft:
     return draft.finish()
 
 
-def read_archives(path: Path) -> Draft:
-    """A folder with an archive a client: x and y, and perhaps x_test and y_test."""
-    draft = Draft(str(path), "a NumPy archive a client")
-    for file in sorted(path.glob("*.npz")):
+def read_archives(paths: Sequence[Path]) -> Draft:
+    """An archive a client: x and y, and perhaps x_test and y_test."""
+    draft = Draft(str(paths[0].parent), "a NumPy archive a client")
+    for file in paths:
         try:
             arrays = read_npz(file)
         except FedSPMError as error:

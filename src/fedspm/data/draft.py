@@ -26,6 +26,7 @@ class Reading:
     split_column: str | None = None
     ignore: tuple[str, ...] = ()
     size: int | None = None
+    client: str | None = None  # whose rows these are, where the data does not say
 
 
 @dataclass

@@ -93,8 +93,8 @@ class Federation:
                 _test_part(tested.get(name), classes, name, like=part) for name, part in zip(names, parts, strict=True)
             )
         elif test_fraction is not None:
-            split = [_split(part, test_fraction, (seed, name)) for name, part in zip(names, parts, strict=True)]
-            parts, tests = [kept for kept, _ in split], tuple(held for _, held in split)
+            halves = [split(part, test_fraction, (seed, name)) for name, part in zip(names, parts, strict=True)]
+            parts, tests = [kept for kept, _ in halves], tuple(held for _, held in halves)
         return cls(names, classes, tuple(parts), tests).checked()
 
     @classmethod
@@ -222,6 +222,31 @@ class Federation:
                 digest.update(_memory(part.x))
         return digest.hexdigest()[:16]
 
+    def without(self, names: Sequence[str]) -> "Federation":
+        """The other clients, in the same order and with the same rows."""
+        if unknown := [name for name in names if name not in self.names]:
+            raise FedSPMError(f"there is no client {unknown[0]!r}; the clients are {', '.join(self.names)}")
+        kept = [i for i, name in enumerate(self.names) if name not in names]
+        truth = self.truth
+        if truth is not None:
+            train, test = (tuple(part[i] for i in kept) for part in (truth.train, truth.test))
+            sample = truth.sample
+            if sample is not None:
+                sample = sample[:, [i for i in kept if i < sample.shape[1]]]
+            truth = Truth(train, test, truth.mixing[kept], sample)
+        train_parts = tuple(self.train[i] for i in kept)
+        test_parts = self.test and tuple(self.test[i] for i in kept)
+        left = tuple(self.names[i] for i in kept)
+        return Federation(left, self.classes, train_parts, test_parts, truth, self.columns)
+
+    def with_client(self, name: str, train: Part, test: Part) -> "Federation":
+        """One more client, the last in order; the true components of a newcomer are not known."""
+        if name in self.names:
+            raise FedSPMError(f"there is a client {name!r} already; choose another name")
+        tests = (*(self.test or (Part(part.x[:0], part.y[:0]) for part in self.train)), test)
+        names, trains = (*self.names, name), (*self.train, train)
+        return Federation(names, self.classes, trains, tests, columns=self.columns).checked()
+
     def with_validation(self, fraction: float, seed: int) -> "Federation":
         """Hold out a part of every client's training rows and evaluate on it; the test rows are not touched at all."""
         kept, held, truth_kept, truth_held = [], [], [], []
@@ -311,7 +336,8 @@ def _encode(y: np.ndarray, classes: np.ndarray, where: str) -> Tensor:
         raise FedSPMError(
             f"{where}: labels are {y.dtype}, the training labels are {classes.dtype}; use one kind for all"
         )
-    position = np.searchsorted(classes, y).clip(max=len(classes) - 1)
+    order = np.argsort(classes)  # those of a data set with a name come in its own order
+    position = order[np.searchsorted(classes[order], y).clip(max=len(classes) - 1)]
     unseen = classes[position] != y
     if unseen.any():
         raise FedSPMError(
@@ -321,17 +347,26 @@ def _encode(y: np.ndarray, classes: np.ndarray, where: str) -> Tensor:
     return torch.from_numpy(position.astype(np.int64))
 
 
+def encoded(value: Arrays, classes: np.ndarray, shape: Sequence[int], where: str) -> Part:
+    """Rows of a client that comes to others: of their shape, with labels among theirs."""
+    x, y = as_rows(value, where)
+    if classes.dtype.kind == "U" and y.dtype.kind in "iu":
+        y = y.astype(str)
+    return Part(as_input(x, shape, where), _encode(y, classes, where))
+
+
+def split(part: Part, fraction: float, key: tuple[int, str]) -> tuple[Part, Part]:
+    """What is kept for training and what is held out for testing."""
+    keep, hold = _split_rows(len(part), fraction, (*key, "test"))
+    return part.take(keep), part.take(hold)
+
+
 def _test_part(value: Arrays | None, classes: np.ndarray, name: str, like: Part) -> Part:
     if value is None:
         return Part(like.x[:0], like.y[:0])
     where = f"client {name!r}, test rows"
     x, y = as_rows(value, where)
     return Part(as_input(x, like.x.shape[1:], where), _encode(y, classes, where))
-
-
-def _split(part: Part, fraction: float, key: tuple[int, str]) -> tuple[Part, Part]:
-    keep, hold = _split_rows(len(part), fraction, (*key, "test"))
-    return part.take(keep), part.take(hold)
 
 
 def _split_rows(n: int, fraction: float, key: tuple[int | str, ...]) -> tuple[Tensor, Tensor]:

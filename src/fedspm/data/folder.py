@@ -14,7 +14,7 @@ FORM = "a folder a client, in it a folder a class of images"
 
 def read_folder(path: Path, how: Reading) -> Draft:
     draft = Draft(str(path), FORM)
-    found = [*_images(path, draft)]
+    found = [*_images(path, draft, how.client is not None)]
     if not found and not draft.problems:
         draft.problems.append(
             f"{path} holds nothing to train on; expected {path}/CLIENT/CLASS/image.png, a .csv or .parquet table, "
@@ -29,9 +29,9 @@ def read_folder(path: Path, how: Reading) -> Draft:
     return draft.finish()
 
 
-def _images(path: Path, draft: Draft) -> Iterator[tuple[str, str, str, Path]]:
-    """(client, split, class, file) of every image, in a fixed order."""
-    top = _folders(path)
+def _images(path: Path, draft: Draft, alone: bool) -> Iterator[tuple[str, str, str, Path]]:
+    """(client, split, class, file) of every image, in a fixed order. `alone`: PATH itself may be the one client."""
+    top = [path] if alone and _holds_classes(path) else _folders(path)
     split_above = bool(top) and {folder.name.lower() for folder in top} <= SPLITS
     for folder in top:
         clients = _folders(folder) if split_above else [folder]
@@ -41,6 +41,14 @@ def _images(path: Path, draft: Draft) -> Iterator[tuple[str, str, str, Path]]:
             for part in inside if split_below else [client]:
                 split = folder.name if split_above else part.name if split_below else "train"
                 yield from ((client.name, split.lower(), *rest) for rest in _classes(part, client.name, draft))
+
+
+def _holds_classes(path: Path) -> bool:
+    """Do images lie one folder below, or below train and test?"""
+    inside = _folders(path)
+    if inside and {folder.name.lower() for folder in inside} <= SPLITS:
+        inside = [each for folder in inside for each in _folders(folder)]
+    return any(file.suffix.lower() in ENDINGS for folder in inside for file in folder.iterdir() if file.is_file())
 
 
 def _classes(folder: Path, client: str, draft: Draft) -> Iterator[tuple[str, Path]]:

@@ -28,7 +28,7 @@ def read_own(path: Path, how: Reading) -> Draft:
         if ending in ENDINGS:
             return read_table(path, how)
         if ending == ".npz":
-            return read_archive(path)
+            return read_archive(path, how)
     except OSError as error:
         raise FedSPMError(f"{path} cannot be read: {error.strerror or error}") from error
     raise FedSPMError(f"{path} has a form that is not known; give a folder, or a file {', '.join(ENDINGS)} or .npz")
@@ -43,8 +43,8 @@ def _read_folder(path: Path, how: Reading) -> Draft:
         return draft
     if tables:
         return read_tables(tables, how)
-    if any(file.suffix.lower() == ".npz" for file in files):
-        return read_archives(path)
+    if archives := [file for file in files if file.suffix.lower() == ".npz"]:
+        return read_archives(archives)
     return read_folder(path, how)
 
 

@@ -3,10 +3,11 @@
 import csv
 import re
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from fedspm.data.columns import Block, Column, read_blocks
+from fedspm.data.columns import USUAL, Block, Column, read_blocks
 from fedspm.data.draft import Draft, Reading
 from fedspm.data.parquet import Table
 from fedspm.errors import DamagedFile, FedSPMError
@@ -16,9 +17,13 @@ SPLITS = {"train", "test"}
 
 
 def read_table(path: Path, how: Reading) -> Draft:
-    """One table with a client column and a label column."""
-    draft = Draft(str(path), "a table with a client column")
-    return read_blocks(draft, [Block(str(path), columns_of(path), folder=path.parent)], how)
+    """One table with a label column, and a client column unless it is known whose rows these are."""
+    columns = columns_of(path)
+    if how.client is None or how.client_column in columns or any(name.lower() in USUAL["client"] for name in columns):
+        draft = Draft(str(path), "a table with a client column")
+        return read_blocks(draft, [Block(str(path), columns, folder=path.parent)], how)
+    block = Block(str(path), columns, client=how.client, folder=path.parent)
+    return read_blocks(Draft(str(path), "a table of one client"), [block], replace(how, client_column=None))
 
 
 def read_tables(paths: Sequence[Path], how: Reading) -> Draft:

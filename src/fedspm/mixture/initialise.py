@@ -101,6 +101,23 @@ def cluster_sums(
     return count * shown, total * shown[:, None], square
 
 
+def grouped(
+    features: Float[Tensor, "n f"], clusters: int, min_count: int, generator: torch.Generator
+) -> Int[Tensor, " n"]:
+    """k-means of one client's rows with at least `min_count` rows in every cluster, if it has as many."""
+    centres = features[torch.randperm(len(features), generator=generator)[:clusters]]
+    for _ in range(ITERATIONS):
+        count, total, _ = cluster_sums(features, nearest(features, centres), len(centres), 1)
+        centres = moved(centres, count, total)
+    while True:
+        label = nearest(features, centres)
+        count = torch.bincount(label, minlength=len(centres))
+        small = int((count < min_count).sum())
+        if small == 0 or len(centres) == 1:
+            return label
+        centres = centres[count.argsort(descending=True)[: len(centres) - (small + 1) // 2]]
+
+
 def moved(
     centres: Float[Tensor, "c f"], count: Float[Tensor, " c"], total: Float[Tensor, "c f"]
 ) -> Float[Tensor, "c f"]:

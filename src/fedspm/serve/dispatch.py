@@ -92,6 +92,12 @@ class RemoteNode:
         self.versions = list(health.get("versions", []))
         self.latency = time.perf_counter() - began
 
+    async def watch(self) -> None:
+        """Probe it, for ever."""
+        while True:
+            await self.probe()
+            await asyncio.sleep(PROBE_EVERY if self.up else PROBE_DOWN_EVERY)
+
     def _down(self, why: str) -> None:
         if self.up:
             log.warning("node %s is down: %s", self.name, why)
@@ -108,16 +114,6 @@ class Answered:
 class Dispatcher:
     def __init__(self, nodes: list[RemoteNode]):
         self.nodes = nodes  # in client order
-
-    async def watch(self) -> None:
-        """Probe all nodes, for ever."""
-
-        async def watch_one(node: RemoteNode) -> None:
-            while True:
-                await node.probe()
-                await asyncio.sleep(PROBE_EVERY if node.up else PROBE_DOWN_EVERY)
-
-        await asyncio.gather(*(watch_one(node) for node in self.nodes))
 
     async def have(self, version: str) -> bool:
         """Do all nodes that are up have this version?"""

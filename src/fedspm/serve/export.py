@@ -7,7 +7,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspm.config import IN_MEMORY
 from fedspm.core.local import chunks
 from fedspm.core.replies import Tensors
 from fedspm.core.serving import Servable
@@ -111,7 +110,7 @@ def _write(folder: Path, kind: str, card: Card, tensors: Tensors) -> None:
 
 def _novelty(run: Run, model: Model, algorithm: Servable, false_alarms: float) -> tuple[Novelty | None, float | None]:
     """Fitted on training rows, calibrated on one half of the held-out rows, tried on the other; None without data."""
-    if run.config.data.name == IN_MEMORY:
+    if not run.has_rows:
         return None, None
     federation = run.federation()
     if federation.test is None:

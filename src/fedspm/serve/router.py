@@ -20,7 +20,7 @@ from fedspm.errors import FedSPMError
 from fedspm.serve.batching import Batcher
 from fedspm.serve.bundle import Card, RouterModel, Sight, load_router
 from fedspm.serve.dispatch import Answered, Dispatcher, RemoteNode
-from fedspm.serve.guard import Callers, Limits, Refused
+from fedspm.serve.guard import Callers, Limits, Refused, read_table
 from fedspm.serve.metrics import RouterMetrics
 from fedspm.serve.node import AT_ONCE
 from fedspm.serve.reading import read_query
@@ -29,6 +29,7 @@ from fedspm.serve.transport import Http, Transport
 
 DEADLINE = 10.0  # seconds that an answer may take
 WARNING = "this query resembles the data of no client; do not rely on the answer"
+NODE_LINE = 'north = "https://north.example:8001"'
 log = logging.getLogger("fedspm.serve")
 
 
@@ -52,7 +53,7 @@ class Router:
     def __init__(
         self,
         folder: Path,
-        nodes: Mapping[str, str],
+        nodes: Mapping[str, str] | Path,
         *,
         secret: str | None = None,
         tokens: Mapping[str, str] | None = None,
@@ -68,10 +69,9 @@ class Router:
         self.deadline = deadline
         self.stopping = False
         self._transport = transport or Http(secret, authority)
-        names = self.current.model.card.names
-        if missing := [name for name in names if name not in nodes]:
-            raise FedSPMError(f"there is no address of the node of {missing[0]!r}; nodes.toml needs a line a client")
-        self.dispatcher = Dispatcher([RemoteNode(name, nodes[name], self._transport, deadline / 2) for name in names])
+        self._addresses = nodes  # a file is read again when a bundle brings a client that is not known yet
+        self._nodes: dict[str, RemoteNode] = {}
+        self._meet(self.current.model.card)
         self._worker = ThreadPoolExecutor(1, "look")
         self._readers = ThreadPoolExecutor(2, "read")
         self._batcher = Batcher(self._look, len, AT_ONCE, self.metrics.batch_rows.observe)
@@ -101,10 +101,10 @@ class Router:
         return answers[0] | view | seconds
 
     async def _predict(self, x: Tensor, looked: Looked, how: How, deadline: float) -> Answered:
-        version = looked.model.card.version
+        version, nodes = looked.model.card.version, self._dispatcher_of(looked.model.card)
         if how.mode == "blend":
-            return await self.dispatcher.blend(version, x, looked.sight, deadline, how.top)
-        return await self.dispatcher.best(version, x, looked.sight, deadline)
+            return await nodes.blend(version, x, looked.sight, deadline, how.top)
+        return await nodes.best(version, x, looked.sight, deadline)
 
     async def _look(self, questions: list[Tensor]) -> list[Looked]:
         return await asyncio.get_running_loop().run_in_executor(self._worker, self._compute, questions)
@@ -130,6 +130,25 @@ class Router:
                 if answer["fallback"]:
                     self.metrics.fallbacks.labels(answer["client"]).inc()
 
+    # -- nodes -------------------------------------------------------------------------------------------------------
+
+    @property
+    def dispatcher(self) -> Dispatcher:
+        return self._dispatcher_of(self.current.model.card)
+
+    def _dispatcher_of(self, card: Card) -> Dispatcher:
+        return Dispatcher([self._nodes[name] for name in card.names])
+
+    def _meet(self, card: Card) -> list[RemoteNode]:
+        """Nodes of clients that were not there before."""
+        new = [name for name in card.names if name not in self._nodes]
+        known = read_table(self._addresses, NODE_LINE) if isinstance(self._addresses, Path) else self._addresses
+        if missing := [name for name in new if name not in known]:
+            raise FedSPMError(f"there is no address of the node of {missing[0]!r}; nodes.toml needs a line a client")
+        made = [RemoteNode(name, known[name], self._transport, self.deadline / 2) for name in new]
+        self._nodes |= {node.name: node for node in made}
+        return made
+
     # -- the service -------------------------------------------------------------------------------------------------
 
     def clients(self) -> list[dict[str, Any]]:
@@ -152,11 +171,22 @@ class Router:
 
     @asynccontextmanager
     async def living(self, app: FastAPI) -> AsyncIterator[None]:
+        waiting_for = ""
+
         async def ready(model: RouterModel) -> bool:
-            return await self.dispatcher.have(model.card.version)
+            nonlocal waiting_for
+            try:
+                tasks.extend(asyncio.create_task(node.watch()) for node in self._meet(model.card))
+            except FedSPMError as error:
+                if str(error) != waiting_for:
+                    log.warning("the new bundle is not used yet: %s", error)
+                waiting_for = str(error)
+                return False
+            return await self._dispatcher_of(model.card).have(model.card.version)
 
         _ = self.current.model.algorithm
-        tasks = [asyncio.create_task(self.dispatcher.watch()), asyncio.create_task(self.current.watch(ready))]
+        tasks = [asyncio.create_task(node.watch()) for node in self._nodes.values()]
+        tasks.append(asyncio.create_task(self.current.watch(ready)))
         yield
         self.stopping = True
         for task in tasks:

@@ -1,0 +1,147 @@
+"""A client comes to a trained run or leaves it: a new run folder, in which nothing of the others has changed."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedspm.config import Config, resolve
+from fedspm.core.local import Client
+from fedspm.data.federation import Federation
+from fedspm.data.newcomer import Likeness
+from fedspm.engines.local import LocalEngine
+from fedspm.errors import FedSPMError
+from fedspm.evaluation import evaluate
+from fedspm.files import folder_atomically
+from fedspm.mixture.model import TILT
+from fedspm.mixture.newcomer import Newcomers, Sketch
+from fedspm.runs import Checkpoint, Run, derived_manifest, refuse_existing, require_same
+
+TABLES = (*TILT, "tau")  # shared tables with a row a client
+
+
+@dataclass(frozen=True)
+class Onboarded:
+    run: Run
+    rows: int  # that the newcomer learnt from
+    sent: int  # bytes that the other clients sent
+    misfit: float | None  # of γ against the exact normaliser; None where the other clients' rows are not at hand
+
+
+def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sketch: bool = False) -> Onboarded:
+    """Fit a newcomer's head, mixing weights and tilt: with the other clients' help, or from the run's sketch."""
+    refuse_existing(out)
+    algorithm, before = _opened(run)
+    if name in algorithm.task.names or not name.strip():
+        raise FedSPMError(f"a newcomer cannot be called {name!r}: a client of {run.path} is, or it is no name at all")
+    if max(algorithm.task.counts) < run.config.min_count:
+        raise FedSPMError(
+            f"no client of {run.path} has {run.config.min_count} rows (min_count) to compare a newcomer with"
+        )
+    config = _changed(run.config, joined={**run.config.data.joined, name: data})
+    sketch = Sketch(**run.sketch()) if by_sketch or run.has_sketch() else None
+    federation = None
+    if run.has_rows or not by_sketch:
+        run.require_rows()
+        federation = config.federation()
+        require_same(run, federation.without([name]))
+    train = federation.train[-1] if federation else config.newcomer(name, _likeness(run))[0]
+    if len(train) < (least := max(config.min_count, config.components)):
+        raise FedSPMError(f"client {name!r} has {len(train)} training rows; to join, it needs at least {least}")
+    newcomer = Client(name, algorithm.task.clients, train.x, train.y, {}, 0, config.seed)
+    sent, misfit = 0, None
+    if federation is None:
+        assert sketch
+        row, private = algorithm.admit(newcomer, before.shared, sketch.pull)
+    else:
+        others = federation.without([name])
+        with LocalEngine(others, seed=config.seed, workers=config.workers, device=config.device) as engine:
+            engine.restore(before.round, before.privates)
+            everybody = algorithm.everybody(before.shared, engine)
+            row, private = algorithm.admit(newcomer, before.shared, sketch.pull if sketch and by_sketch else everybody)
+            sent = engine.traffic.up
+            misfit = algorithm.misfit(newcomer, before.shared, row, private, everybody)
+    shared = before.shared | {table: torch.cat([before.shared[table], row[table][None]]) for table in TABLES}
+    if sketch:
+        own = algorithm.sketched(algorithm.summarise(newcomer, shared)[0], [name])
+        sketch = sketch.moved(before.shared, shared).joined(own)
+    after = Checkpoint(before.round, before.seconds, shared, before.privates | {name: private})
+    counts = _counts(algorithm) | {name: len(train)}
+    return Onboarded(_derived(run, out, config, counts, after, sketch, federation, command), len(train), sent, misfit)
+
+
+def remove(run: Run, name: str, out: Path, command: str) -> Run:
+    """Drop a client's tilt row, its private state, its part of the sketch and its share of the prior."""
+    refuse_existing(out)
+    algorithm, before = _opened(run)
+    names = algorithm.task.names
+    if name not in names:
+        raise FedSPMError(f"{run.path} has no client {name!r}; its clients are {', '.join(names)}")
+    if len(names) == 2:
+        raise FedSPMError(f"{run.path} has two clients only; without {name!r} there would be nobody to choose from")
+    data = run.config.data
+    if name in data.joined:
+        config = _changed(run.config, joined={key: path for key, path in data.joined.items() if key != name})
+    else:
+        config = _changed(run.config, without=[*data.without, name])
+    gone = names.index(name)
+    kept = [i for i in range(len(names)) if i != gone]
+    shared = before.shared | {table: before.shared[table][kept] for table in TABLES}
+    sketch = Sketch(**run.sketch()).without(gone).moved(before.shared, shared) if run.has_sketch() else None
+    privates = {key: private for key, private in before.privates.items() if key != name}
+    federation = run.federation().without([name]) if run.has_rows else None
+    counts = {key: count for key, count in _counts(algorithm).items() if key != name}
+    after = Checkpoint(before.round, before.seconds, shared, privates)
+    return _derived(run, out, config, counts, after, sketch, federation, command)
+
+
+def _opened(run: Run) -> tuple[Newcomers, Checkpoint]:
+    model = run.model()
+    if not isinstance(model.algorithm, Newcomers):
+        raise FedSPMError(
+            f"clients of {run.config.algorithm} cannot come or go after training: it has no row of density ratios for "
+            "each of them; train fedspm or feddrm"
+        )
+    return model.algorithm, run.latest()
+
+
+def _changed(config: Config, **data: Any) -> Config:
+    """The configuration with other clients."""
+    settings = config.said()
+    changes = {"joined": {key: str(path) for key, path in data["joined"].items()}} if "joined" in data else data
+    return resolve(settings | {"data": settings["data"] | changes})
+
+
+def _likeness(run: Run) -> Likeness:
+    columns = run.manifest.get("columns")
+    return Likeness(run.task.shape, run.classes, tuple(columns) if columns else None)
+
+
+def _counts(algorithm: Newcomers) -> dict[str, int]:
+    return dict(zip(algorithm.task.names, algorithm.task.counts, strict=True))
+
+
+def _derived(
+    run: Run,
+    out: Path,
+    config: Config,
+    counts: dict[str, int],
+    after: Checkpoint,
+    sketch: Sketch | None,
+    federation: Federation | None,
+    command: str,
+) -> Run:
+    """A run folder like any other, written as a whole; evaluated if the rows are at hand."""
+    about = derived_manifest(run, config, counts, federation, command)
+    with folder_atomically(out) as temporary:
+        made = Run.create(temporary, config, about)
+        made.save(after, config.keep_checkpoints)
+        if sketch:
+            made.keep_sketch(vars(sketch))
+        if federation is not None:
+            model = made.model()
+            parameters = model.algorithm.parameters(model.shared, model.privates[0])
+            seconds = {"seconds": after.seconds, "seconds_per_round": after.seconds / max(1, after.round)}
+            made.record({"round": after.round, **evaluate(model, federation), "parameters": parameters, **seconds})
+    return Run.open(out)
