@@ -77,11 +77,13 @@ def figures(jobs: Mapping[str, Any], workers: int) -> dict[str, dict[str, float]
     for clock in ("seconds", "cpu_seconds"):
         if "training" in jobs and "pfl" in (sides := jobs["training"]["sides"]):
             for ours in ("ours", f"ours, {workers} workers"):
-                found.setdefault(f"pfl over {ours}: a round", {})[clock] = ratio(sides["pfl"][clock], sides[ours][clock])
+                found.setdefault(f"pfl over {ours}: a round", {})[clock] = ratio(
+                    sides["pfl"][clock], sides[ours][clock]
+                )
         if "exchange" in jobs and "flower" in (sides := jobs["exchange"]["sides"]):
             for what in ("start", "beyond_bare"):
-                over = sides["flower"][what][clock] / sides["ours"][what][clock]
-                found.setdefault(f"flower over ours: {what}", {})[clock] = round(over, 2)
+                over = round(sides["flower"][what][clock] / sides["ours"][what][clock], 2)
+                found.setdefault(f"flower over ours: {what}", {})[clock] = over
     return found
 
 
@@ -119,7 +121,7 @@ def environment(peer: str) -> Path:
     if not ready.exists():
         with console.status(f"setting up {peer} in {folder} (once)"):
             venv.create(folder, clear=True, with_pip=True)
-            install = [python, "-m", "pip", "install", "--quiet", f"torch=={version}", *PEERS[peer]]
+            install = [str(python), "-m", "pip", "install", "--quiet", f"torch=={version}", *PEERS[peer]]
             done = subprocess.run(install, capture_output=True, text=True, check=False)
         if done.returncode:
             raise FedSPMError(f"{peer} cannot be installed: {_last_line(done.stderr)}")

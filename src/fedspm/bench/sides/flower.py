@@ -2,6 +2,7 @@
 
 import logging
 from functools import cache, partial
+from typing import Any
 
 from flwr.app import ArrayRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
@@ -11,7 +12,13 @@ from flwr.simulation import run_simulation
 
 from .job import Job, Turns, of_family, read
 
-RAY = {"num_cpus": 1, "log_to_driver": False, "include_dashboard": False, "logging_level": logging.ERROR}
+RESOURCES: dict[str, Any] = {"num_cpus": 1.0, "num_gpus": 0.0}
+RAY: dict[str, Any] = {
+    "num_cpus": 1,
+    "log_to_driver": False,
+    "include_dashboard": False,
+    "logging_level": logging.ERROR,
+}
 
 
 def main(path: str) -> None:
@@ -34,17 +41,18 @@ def main(path: str) -> None:
         server_app=server,
         client_app=client,
         num_supernodes=len(job.train),
-        backend_config={"client_resources": {"num_cpus": 1.0, "num_gpus": 0.0}, "init_args": RAY},
+        backend_config={"client_resources": RESOURCES, "init_args": RAY},
     )
 
 
 def train(path: str, message: Message, context: Context) -> Message:
     job = at_worker(path)
     x, y = job.train[int(context.node_config["partition-id"])]
-    job.network.load_state_dict(message.content["arrays"].to_torch_state_dict())
+    job.network.load_state_dict(message.content.array_records["arrays"].to_torch_state_dict())
     job.local_steps(job.network, x, y)
-    answer = {"arrays": ArrayRecord(job.network.state_dict()), "metrics": MetricRecord({"num-examples": len(y)})}
-    return Message(content=RecordDict(answer), reply_to=message)
+    answer = RecordDict({"arrays": ArrayRecord(job.network.state_dict())})
+    answer["metrics"] = MetricRecord({"num-examples": len(y)})
+    return Message(content=answer, reply_to=message)
 
 
 @cache
