@@ -1,6 +1,6 @@
 """All ten algorithms with a thousand clients of few rows in one process: CPU seconds and whether resuming is exact.
 
-python benchmarks/thousand.py [CLIENTS] [ALGORITHM …]        two rounds of two local steps, the second also resumed
+python benchmarks/thousand.py [CLIENTS] [ALGORITHM …]        two rounds of one local step a block, the second also resumed
 """
 
 import resource
@@ -20,7 +20,7 @@ from fedspm.engines.local import LocalEngine
 from fedspm.runs import Checkpoint, Run, task_of
 from fedspm.training import begin, evaluated, one_round
 
-BLOCK = {"steps": 2, "encoder": "mlp"}
+BLOCK = {"steps": 1, "encoder": "mlp"}
 
 
 def timed(work: Callable[[], object]) -> tuple[float, object]:

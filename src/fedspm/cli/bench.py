@@ -73,15 +73,15 @@ def _show_scale(result: dict[str, Any]) -> None:
         ]
         for size in result["sizes"]
     ]
-    headings = ("clients", "fixed", "rows", "s a round", "ms a client at rest", "MB peak")
+    headings = ("clients", "fixed", "rows", "CPU s a round", "CPU ms a client at rest", "MB peak")
     console.print(plain_table(headings, rows, "one worker, a process a size"))
     for fixed, exponent in result["growth_exponent"].items():
         if exponent is not None:
-            say(f"data {fixed} fixed: seconds grow like (rows in batches)^{exponent:.2f}")
+            say(f"data {fixed} fixed: CPU seconds grow like (rows in batches)^{exponent:.2f}")
 
 
 def show_peers(result: dict[str, Any]) -> None:
-    headings = ("", "s a round", "CPU s", "× bare, CPU", "CPU ms beyond bare", "s to start", "CPU s to start")
+    headings = ("", "s", "CPU s", "× bare", "ms beyond", "start s", "start CPU s")
     for name, job in result["jobs"].items():
         rows = [
             [
@@ -97,6 +97,7 @@ def show_peers(result: dict[str, Any]) -> None:
         ]
         title = f"{name}: {result['clients']} clients, {job['steps']} steps of {job['batch_size']} rows each"
         console.print(plain_table(headings, rows, f"{title}, median of {result['repeats']}"))
+    say("a round; × bare and ms beyond it are of CPU seconds")
     for what, over in result["figures"].items():
         say(f"{what}: {over['seconds']:.2f} by the clock, {over['cpu_seconds']:.2f} in CPU seconds")
 

@@ -92,6 +92,7 @@ def minimise(
                 gradient.mul_(factor)
         optimiser.step()
     finished = {name: value.detach() for name, value in moving.items()}
-    if not torch.isfinite(loss) or not all(torch.isfinite(value).all() for value in finished.values()):
+    total = sum((value.sum() for value in finished.values()), loss.detach())  # finite only if all of them are
+    if not torch.isfinite(total):
         raise TrainingFailed("the loss or a parameter is not finite; lower the learning rate")
     return finished
