@@ -1,6 +1,6 @@
 """All ten algorithms with a thousand clients of few rows in one process: CPU seconds and whether resuming is exact.
 
-python benchmarks/thousand.py [CLIENTS] [ALGORITHM …]        two rounds of one local step a block, the second also resumed
+python benchmarks/thousand.py [CLIENTS] [ALGORITHM …]        two rounds of one step a block, the second also resumed
 """
 
 import resource
