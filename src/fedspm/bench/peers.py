@@ -21,11 +21,10 @@ from types import TracebackType
 from typing import IO, Any
 
 import torch
-from torch import nn
 
 from fedspm.bench.measure import alternated, machine, ratio
 from fedspm.bench.scale import divided
-from fedspm.bench.sides.job import Job
+from fedspm.bench.sides.job import Job, build, write
 from fedspm.data.cache import user_cache
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console
@@ -98,19 +97,7 @@ def job_of(data: str, size: Size, rounds: int) -> Job:
     train = [(x[:mine], y[:mine]) for x, y in parts]
     test = [(x[mine:], y[mine:]) for x, y in parts] if size.test_rows else []
     torch.manual_seed(0)
-    network = nn.Sequential(
-        nn.Conv2d(3, 16, 3, stride=2, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Conv2d(16, 32, 3, padding=1),
-        nn.ReLU(),
-        nn.MaxPool2d(2),
-        nn.Flatten(),
-        nn.LazyLinear(64),
-        nn.Linear(64, len(federation.classes)),
-    )
-    network(train[0][0][:1])
-    return Job(network.to(memory_format=torch.channels_last), train, test, size.batch_size, rounds)  # type: ignore[call-overload]
+    return Job(build(len(federation.classes)), train, test, size.batch_size, rounds)
 
 
 def environment(peer: str) -> Path:
@@ -121,7 +108,7 @@ def environment(peer: str) -> Path:
     if not ready.exists():
         with console.status(f"setting up {peer} in {folder} (once)"):
             venv.create(folder, clear=True, with_pip=True)
-            install = [str(python), "-m", "pip", "install", "--quiet", f"torch=={version}", *PEERS[peer]]
+            install = [str(python), "-m", "pip", "install", "--quiet", f"torch=={version}", "safetensors", *PEERS[peer]]
             done = subprocess.run(install, capture_output=True, text=True, check=False)
         if done.returncode:
             raise FedSPMError(f"{peer} cannot be installed: {_last_line(done.stderr)}")
@@ -176,8 +163,8 @@ class Running:
 
 def _measured(commands: Mapping[str, tuple[list[str], Sequence[str]]], job: Job, repeats: int) -> dict[str, Any]:
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
-        path = Path(place) / "job.pt"
-        torch.save(vars(job), path)
+        path = Path(place) / "job.safetensors"
+        write(job, str(path))
         sides = {}
         for name, (command, arguments) in commands.items():
             with console.status(f"starting {name}"):

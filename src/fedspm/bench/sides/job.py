@@ -1,4 +1,4 @@
-"""The job that all sides do, and how they take turns. Only torch: a peer's environment does not have FedSPM."""
+"""The job that all sides do, and how they take turns: without FedSPM, which peers' environments do not have."""
 
 import json
 import os
@@ -9,6 +9,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
@@ -49,9 +51,43 @@ class Job:
             optimiser.step()
 
 
+def build(classes: int) -> nn.Sequential:
+    """A small network for images of 28 × 28 pixels: 97 KB with ten classes."""
+    network = nn.Sequential(
+        nn.Conv2d(3, 16, 3, stride=2, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Conv2d(16, 32, 3, padding=1),
+        nn.ReLU(),
+        nn.MaxPool2d(2),
+        nn.Flatten(),
+        nn.Linear(288, 64),
+        nn.Linear(64, classes),
+    )
+    return network.to(memory_format=torch.channels_last)  # type: ignore[call-overload, no-any-return]
+
+
+def write(job: Job, path: str) -> None:
+    tensors = {f"network.{name}": value.contiguous() for name, value in job.network.state_dict().items()}
+    for part in ("train", "test"):
+        for i, (x, y) in enumerate(getattr(job, part)):
+            tensors |= {f"{part}.{i}.x": x.contiguous(), f"{part}.{i}.y": y}
+    save_file(tensors, path, {"batch_size": str(job.batch_size), "rounds": str(job.rounds)})
+
+
 def read(path: str) -> Job:
     torch.set_num_threads(1)
-    return Job(**torch.load(path, weights_only=False))
+    with safe_open(path, "pt") as file:
+        tensors = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        known = {name: int(value) for name, value in file.metadata().items()}
+    network = build(len(tensors["network.8.bias"]))
+    network.load_state_dict({name: tensors[f"network.{name}"] for name in network.state_dict()})
+    parts: dict[str, list[Rows]] = {"train": [], "test": []}
+    for part, rows in parts.items():
+        while (x := tensors.get(f"{part}.{len(rows)}.x")) is not None:
+            images = x.contiguous(memory_format=torch.channels_last)
+            rows.append((images, tensors[f"{part}.{len(rows)}.y"]))
+    return Job(network, **parts, **known)  # type: ignore[arg-type]
 
 
 class Turns:
