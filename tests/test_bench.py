@@ -6,7 +6,9 @@ import pytest
 
 from commands import fedspm
 from fedspm.bench.measure import alternated, ratio
+from fedspm.bench.peers import Size, bench_peers, figures
 from fedspm.bench.scale import exponent, measure
+from fedspm.cli.bench import show_peers
 
 
 def test_sides_take_turns_after_a_warm_up():
@@ -47,3 +49,34 @@ def test_route_is_measured_from_the_command_line():
     assert [each["batch"] for each in result["batches"]] == [1, 4, 16, 64, 256, 1024]
     assert all(each["rows_per_second"] > 0 and each["of_bare"] > 0 for each in result["batches"])
     assert fedspm("bench", "nothing", check=False).returncode == 1
+
+
+def test_sides_of_peers_do_the_same_job_in_turns(capsys):
+    result = bench_peers("fashion-sample", 1, peers=(), sizes={"training": Size(2, 16, 8)})
+    job = json.loads(json.dumps(result))["jobs"]["training"]
+    ours, several = [name for name in job["sides"] if name != "bare"]
+    assert job["sides"][ours]["accuracy"] == job["sides"][several]["accuracy"]
+    assert all(side["start"]["cpu_seconds"] > side["median"]["cpu_seconds"] > 0 for side in job["sides"].values())
+    assert job["sides"]["bare"]["over_bare"] == {"seconds": 1, "cpu_seconds": 1}
+    show_peers(result)
+    assert "8 clients, 2 steps of 16 rows each" in " ".join(capsys.readouterr().out.split())
+
+
+def test_peers_are_measured_against_ours():
+    def side(round, more):
+        values = {"seconds": [round, 9 * round, round], "cpu_seconds": [round / 2] * 3}
+        return values | {"start": dict.fromkeys(values, more), "beyond_bare": dict.fromkeys(values, more)}
+
+    found = figures(
+        {
+            "training": {"sides": {"ours": side(1.0, 0), "ours, 2 workers": side(0.5, 0), "pfl": side(2.0, 0)}},
+            "exchange": {"sides": {"ours": side(1.0, 0.5), "flower": side(9.0, 10.0)}},
+        },
+        workers=2,
+    )
+    assert {name: each["seconds"] for name, each in found.items()} == {
+        "pfl over ours: a round": 2,
+        "pfl over ours, 2 workers: a round": 4,
+        "flower over ours: start": 20,
+        "flower over ours: beyond_bare": 20,
+    }

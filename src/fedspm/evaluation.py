@@ -14,9 +14,10 @@ from typing import Any, Protocol, TypeVar, runtime_checkable
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
+from torch.nn.functional import one_hot
 
 from fedspm.core.algorithm import Algorithm
-from fedspm.core.local import chunks
+from fedspm.core.local import CHUNK, chunks
 from fedspm.core.replies import Tensors
 from fedspm.data.federation import Federation, Part
 from fedspm.errors import FedSPMError
@@ -64,9 +65,10 @@ class Model:
     def votes(self, embedding: Tensors) -> Float[Tensor, "n k"]:
         """Shares of the clients' votes for each class: what a method that cannot route answers."""
         clients = self.algorithm.task.clients
-        ballots = [self.local(i, embedding).argmax(1) for i in range(clients)]
-        classes = self.algorithm.task.classes
-        return torch.stack([torch.nn.functional.one_hot(ballot, classes) for ballot in ballots]).float().mean(0)
+        votes: Tensor | int = 0
+        for i in range(clients):
+            votes = votes + one_hot(self.local(i, embedding).argmax(1), self.algorithm.task.classes)
+        return torch.as_tensor(votes) / clients
 
     def answer(self, embedding: Tensors) -> tuple[Float[Tensor, "n m"] | None, Float[Tensor, "n k"]]:
         """The posterior over clients (None if there is no routing) and the system's class probabilities."""
@@ -78,7 +80,7 @@ class Model:
 
 @dataclass(frozen=True)
 class Answers:
-    """What was said of one client's test rows."""
+    """What was said of test rows."""
 
     y: Int[Tensor, " n"]
     system: Int[Tensor, " n"]  # predicted classes; argmax takes the smallest class of a tie
@@ -89,14 +91,16 @@ class Answers:
 
 
 @torch.no_grad()
-def ask(model: Model, client: int, x: Tensor, y: Tensor) -> Answers:
+def ask(model: Model, home: Int[Tensor, " n"], x: Tensor, y: Tensor) -> Answers:
+    """`home` are the rows' own clients."""
     embedding = model.embed(x)
     posterior, system = model.answer(embedding)
-    own = model.local(client, embedding).cpu()
+    own = model.routed(home.to(system.device), embedding).cpu()
     log_own = own.gather(1, y[:, None])[:, 0].clamp_min(SMALLEST).log()
     routed = log_home = None
     if posterior is not None:
-        routed, log_home = posterior.argmax(1).cpu(), posterior[:, client].clamp_min(SMALLEST).log().cpu()
+        posterior = posterior.cpu()
+        routed, log_home = posterior.argmax(1), posterior.gather(1, home[:, None])[:, 0].clamp_min(SMALLEST).log()
     return Answers(y, system.argmax(1).cpu(), own.argmax(1), log_own, routed, log_home)
 
 
@@ -104,10 +108,8 @@ def evaluate(model: Model, federation: Federation, map: Map = map) -> dict[str, 
     """All metrics on the federation's test rows, ready for JSON."""
     if federation.test is None or not any(len(part) for part in federation.test):
         raise FedSPMError("this federation has no test rows to evaluate on; give test= or test_fraction=")
-    by_client: list[list[Answers]] = [[] for _ in federation.names]
-    for i, piece in map(lambda job: (job[0], ask(model, *job)), _jobs(federation.test)):
-        by_client[i].append(piece)
-    return _metrics([_joined(pieces) for pieces in by_client], federation) | _components(model, federation)
+    answers = list(map(lambda job: ask(model, *job), _jobs(federation.test)))
+    return _metrics(_by_client(answers, federation.test), federation) | _components(model, federation)
 
 
 @torch.no_grad()
@@ -147,21 +149,37 @@ def from_counts(counts: Mapping[str, Tensors], names: Sequence[str], routes: boo
     return metrics | {"clients": clients}
 
 
-def _jobs(parts: Iterable[Part]) -> Iterator[tuple[int, Tensor, Tensor]]:
+def _jobs(parts: Iterable[Part]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    """(home, x, y) of all rows in client order, in pieces; small clients share one, so that each encoder and each
+    client is asked once a piece and not once a client."""
+    waiting: list[tuple[Tensor, Tensor, Tensor]] = []
     for i, part in enumerate(parts):
         for x, y in zip(chunks(part.x), chunks(part.y), strict=True):
+            if waiting and sum(len(each[2]) for each in waiting) + len(y) > CHUNK:
+                yield _together(waiting)
+                waiting = []
             if len(y):
-                yield i, x, y
+                waiting.append((torch.full_like(y, i), x, y))
+    if waiting:
+        yield _together(waiting)
 
 
-def _joined(pieces: list[Answers]) -> Answers | None:
-    if not pieces:
-        return None
-    joined: dict[str, Any] = {}
+def _together(pieces: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tensor, Tensor]:
+    if len(pieces) == 1:  # no copy
+        return pieces[0]
+    home, x, y = (torch.cat(each) for each in zip(*pieces, strict=True))
+    return home, x, y
+
+
+def _by_client(answers: list[Answers], parts: Sequence[Part]) -> list[Answers | None]:
+    """Pieces in client order, cut into what was said of each client's rows; None where it has none."""
+    counts = [len(part) for part in parts]
+    cut: dict[str, Sequence[Tensor | None]] = {}
     for each in fields(Answers):
-        parts = [getattr(piece, each.name) for piece in pieces]
-        joined[each.name] = None if parts[0] is None else torch.cat(parts)
-    return Answers(**joined)
+        said = [getattr(piece, each.name) for piece in answers]
+        cut[each.name] = [None] * len(counts) if said[0] is None else torch.cat(said).split(counts)
+    rows = [Answers(**{name: values[i] for name, values in cut.items()}) for i in range(len(counts))]  # type: ignore[arg-type]
+    return [row if count else None for row, count in zip(rows, counts, strict=True)]
 
 
 def _metrics(answers: list[Answers | None], federation: Federation) -> dict[str, Any]:

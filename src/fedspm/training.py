@@ -13,7 +13,6 @@ from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import TooFewSites
 from fedspm.evaluation import Model, evaluate, from_counts
-from fedspm.likelihood.diagnostics import Diagnosis
 from fedspm.mixture.newcomer import Newcomers
 from fedspm.privacy import spent
 from fedspm.runs import Checkpoint, Run
@@ -171,6 +170,8 @@ def train_on(
     _privacy(algorithm, shared, done, run)  # a missing accountant is better found now
     diagnosis = None
     if config.diagnose_every and federation:
+        from fedspm.likelihood.diagnostics import Diagnosis  # SciPy is slow to import
+
         parts = [engine.send({"x": part.x, "y": part.y}) for part in federation.train]
         diagnosis = Diagnosis(algorithm, [(part["x"], part["y"]) for part in parts], engine.map)
     clock = Clock(seconds, done)

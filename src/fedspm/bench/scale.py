@@ -35,7 +35,7 @@ WARM_UP = 1
 def bench_scale(
     algorithm: str, variant: str, data: str, repeats: int, clients: Sequence[int] = CLIENTS
 ) -> dict[str, Any]:
-    """Seconds a round, peak memory and the cost of a client that computes nothing, and how the seconds grow."""
+    """CPU seconds a round, peak memory and the cost of a client that computes nothing, and how the seconds grow."""
     sizes = []
     for fixed in ("total", "a client"):
         for count in track(clients, f"fixed data {fixed}", console=console, transient=True):
@@ -109,9 +109,9 @@ def _round_seconds(config: Config, federation: Federation, repeats: int) -> floa
         shared = begin(algorithm, engine)
         found = []
         for number in range(WARM_UP + repeats):
-            began = time.perf_counter()
+            began = time.process_time()
             shared = one_round(algorithm, engine, shared, number)
-            found.append(time.perf_counter() - began)
+            found.append(time.process_time() - began)
     return sorted(found[WARM_UP:])[repeats // 2]
 
 

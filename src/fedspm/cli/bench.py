@@ -11,7 +11,7 @@ from fedspm.cli.speaking import say
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console, plain_table
 
-WHAT = ("round", "scale", "route")
+WHAT = ("round", "scale", "peers", "route")
 
 
 @app.command()
@@ -19,25 +19,30 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="round|scale|route",
-            help="round: a round against bare tensor work. scale: 8 to 1,000 clients. route: queries a second.",
+            metavar="round|scale|peers|route",
+            help="round: a round against bare tensor work. scale: 8 to 1,000 clients. peers: FedAvg here, on pfl and "
+            "on Flower's simulation, which are set up in the user's cache. route: queries a second.",
         ),
     ],
-    algorithm: Annotated[str, typer.Option(help="Whose round.")] = "fedspm",
+    algorithm: Annotated[str, typer.Option(help="Whose round; peers do FedAvg.")] = "fedspm",
     variant: Annotated[str, typer.Option(help="1x or cx.")] = "1x",
     data: Annotated[str, typer.Option(help="Data set.")] = "fashion-mnist",
     repeats: Annotated[int, typer.Option(min=1, help="Repeats; medians are reported.")] = 5,
     as_json: AsJson = False,
 ) -> None:
     """Measure, alternating both sides in one run."""
+    from fedspm.bench.peers import bench_peers
     from fedspm.bench.round import bench_round
     from fedspm.bench.route import bench_route
     from fedspm.bench.scale import bench_scale
 
     if what not in WHAT:
         raise FedSPMError(f"there is no benchmark {what!r}; known are {', '.join(WHAT)}")
-    measure = {"round": bench_round, "scale": bench_scale, "route": bench_route}[what]
-    result = measure(algorithm, variant, data, repeats)
+    if what == "peers":
+        result = bench_peers(data, repeats)
+    else:
+        measure = {"round": bench_round, "scale": bench_scale, "route": bench_route}[what]
+        result = measure(algorithm, variant, data, repeats)
     if as_json:
         print(json.dumps(result))
         return
@@ -45,7 +50,7 @@ def bench(
     say(
         f"{result['algorithm']}, {result['data']}; {machine['processor']}, {machine['cores']} cores, {machine['torch']}"
     )
-    {"round": _show_round, "scale": _show_scale, "route": _show_route}[what](result)
+    {"round": _show_round, "scale": _show_scale, "peers": show_peers, "route": _show_route}[what](result)
 
 
 def _show_round(result: dict[str, Any]) -> None:
@@ -68,11 +73,33 @@ def _show_scale(result: dict[str, Any]) -> None:
         ]
         for size in result["sizes"]
     ]
-    headings = ("clients", "fixed", "rows", "s a round", "ms a client at rest", "MB peak")
+    headings = ("clients", "fixed", "rows", "CPU s a round", "CPU ms a client at rest", "MB peak")
     console.print(plain_table(headings, rows, "one worker, a process a size"))
     for fixed, exponent in result["growth_exponent"].items():
         if exponent is not None:
-            say(f"data {fixed} fixed: seconds grow like (rows in batches)^{exponent:.2f}")
+            say(f"data {fixed} fixed: CPU seconds grow like (rows in batches)^{exponent:.2f}")
+
+
+def show_peers(result: dict[str, Any]) -> None:
+    headings = ("", "s", "CPU s", "× bare", "ms beyond", "start s", "start CPU s")
+    for name, job in result["jobs"].items():
+        rows = [
+            [
+                side,
+                f"{each['median']['seconds']:.3f}",
+                f"{each['median']['cpu_seconds']:.3f}",
+                f"{each['over_bare']['cpu_seconds']:.3f}",
+                f"{1000 * each['beyond_bare']['cpu_seconds']:.1f}",
+                f"{each['start']['seconds']:.1f}",
+                f"{each['start']['cpu_seconds']:.1f}",
+            ]
+            for side, each in job["sides"].items()
+        ]
+        title = f"{name}: {result['clients']} clients, {job['steps']} steps of {job['batch_size']} rows each"
+        console.print(plain_table(headings, rows, f"{title}, median of {result['repeats']}"))
+    say("a round; × bare and ms beyond it are of CPU seconds")
+    for what, over in result["figures"].items():
+        say(f"{what}: {over['seconds']:.2f} by the clock, {over['cpu_seconds']:.2f} in CPU seconds")
 
 
 def _show_route(result: dict[str, Any]) -> None:

@@ -11,6 +11,8 @@ from fedspm.core.replies import Tensors
 from fedspm.errors import TrainingFailed
 from fedspm.randomness import torch_generator
 
+CHUNK = 256  # rows that are looked at together where there is nothing to learn
+
 
 @dataclass(frozen=True)
 class Batch:
@@ -53,7 +55,7 @@ class Client:
             yield Batch(self.x[row], self.y[row], row)
 
 
-def chunks(x: Tensor, size: int = 256) -> Iterator[Tensor]:
+def chunks(x: Tensor, size: int = CHUNK) -> Iterator[Tensor]:
     """All rows in order, in pieces whose activations stay in the cache. Views, not copies."""
     yield from x.split(size)
 
@@ -90,6 +92,7 @@ def minimise(
                 gradient.mul_(factor)
         optimiser.step()
     finished = {name: value.detach() for name, value in moving.items()}
-    if not torch.isfinite(loss) or not all(torch.isfinite(value).all() for value in finished.values()):
+    total = sum((value.sum() for value in finished.values()), loss.detach())  # finite only if all of them are
+    if not torch.isfinite(total):
         raise TrainingFailed("the loss or a parameter is not finite; lower the learning rate")
     return finished
