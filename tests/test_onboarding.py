@@ -284,6 +284,10 @@ def test_other_refusals(once, place, tmp_path):
     other = trained_on(place / "data", tmp_path / "fedavg", rounds=1, algorithm="fedavg")
     with pytest.raises(FedSPMError, match="fedavg cannot come or go"):
         onboard(other, "east", place / "east.npz", tmp_path / "out", "x")
+    noisy = trained_on(place / "data", tmp_path / "noisy", rounds=1, privacy={"clip": 1.0, "noise": 1.0})
+    with pytest.raises(FedSPMError, match=r"trained with privacy\.noise"):
+        onboard(noisy, "east", place / "east.npz", tmp_path / "out", "x")
+    assert not (noisy.path / "sketch.safetensors").exists()
     assert not (tmp_path / "out").exists()
 
 

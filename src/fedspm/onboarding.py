@@ -33,6 +33,10 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
     """Fit a newcomer's head, mixing weights and tilt: with the other clients' help, or from the run's sketch."""
     refuse_existing(out)
     algorithm, before = _opened(run)
+    if run.config.privacy.noise:
+        raise FedSPMError(
+            f"{run.path} was trained with privacy.noise, and what a newcomer is compared with carries none: train anew"
+        )
     if name in algorithm.task.names or not name.strip():
         raise FedSPMError(f"a newcomer cannot be called {name!r}: a client of {run.path} is, or it is no name at all")
     if max(algorithm.task.counts) < run.config.min_count:

@@ -51,7 +51,7 @@ def not_covered(algorithm: Algorithm, shared: Tensors) -> list[str]:
     """Steps whose replies leave without noise, so that no ε holds for them."""
     settings = algorithm.settings
     noised = {name.split(".")[0] for name in shared} | {"tau"}
-    exact = {step for step, names in algorithm.leaves.items() if not names <= noised}
+    exact = {step for step, names in algorithm.leaves.items() if not names <= noised} - algorithm.after
     if settings.em.start == "random":
         exact -= {"moments", "cluster"}
     if settings.components == 1:

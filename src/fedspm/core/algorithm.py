@@ -72,6 +72,9 @@ class Algorithm(ABC):
     partial: ClassVar[frozenset[str]] = frozenset()
     """Steps whose replies may hold some of the shared tensors that `leaves` allows, and not the others."""
 
+    after: ClassVar[frozenset[str]] = frozenset()
+    """Steps that follow training. They carry no noise, so nobody answers them in a run with `privacy.noise`."""
+
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         self.settings = settings
         self.task = task

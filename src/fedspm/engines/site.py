@@ -147,6 +147,8 @@ class Site:
     def _method(self, algorithm: Algorithm, step: str) -> Callable[..., tuple[Reply, Tensors]]:
         if step not in algorithm.leaves and step != "personalise":
             raise Refused(f"{algorithm.settings.algorithm} has no client step {step!r}")
+        if step in algorithm.after and algorithm.settings.privacy.noise:
+            raise Refused(f"{step!r} would leave without noise, and this run has privacy.noise")
         method: Callable[..., tuple[Reply, Tensors]] = getattr(algorithm, step)
         return method
 

@@ -95,6 +95,7 @@ class Newcomers(DensityRatios):
         "pull": frozenset({"value", "gamma", "xi"}),
         "summarise": frozenset({"count", "mass", "sum"}),
     }
+    after = frozenset({"attend", "pull", "summarise"})
 
     # -- the server's side -------------------------------------------------------------------------------------------
 
