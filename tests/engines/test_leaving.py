@@ -194,6 +194,14 @@ def test_a_site_refuses_a_run_with_less_noise_than_it_wants(vectors, tmp_path):
         begin(algorithm, engine)
 
 
+def test_a_site_does_not_answer_what_would_leave_without_noise_after_training(vectors, tmp_path):
+    algorithm = algorithm_of(ALGORITHMS["fedspm"], small_settings(**NOISE), vectors)
+    engine = loop_engine(vectors, algorithm, tmp_path)
+    shared = one_round(algorithm, engine, begin(algorithm, engine), 0)
+    with pytest.raises(TooFewSites, match="'summarise' would leave without noise"):
+        algorithm.sketch(shared, engine)
+
+
 # -- 16 bits ---------------------------------------------------------------------------------------------------------
 
 
