@@ -67,7 +67,7 @@ def table() -> str:
 
 
 def tables(experiment: str) -> str:
-    """Those of docs/results.md: every panel of an experiment that has a finished training, and what has none."""
+    """Those of docs/results.md: every panel that has a finished training, what to conclude, and what was not run."""
     plan, found = load_plan(experiment), records(experiment)
     if not found.lines:
         return "Not run yet."
@@ -80,6 +80,9 @@ def tables(experiment: str) -> str:
             text += [f"{panel.title}, seed {', '.join(map(str, seeds))}:", "", *beside_the_paper(panel, methods), ""]
     if plan.picture == "convergence":
         text += [*bridge_table(plan, found), ""]
+    conclusion = ROOT / "results" / experiment / "CONCLUSION.md"
+    if conclusion.exists():
+        text += [conclusion.read_text().strip(), ""]
     absent = [f"- {each}" for each in missing(plan, found)]
     return "\n".join([*text, *(["Not run:", "", *absent] if absent else ["All of it was run."])])
 
