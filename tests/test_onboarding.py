@@ -15,7 +15,7 @@ from fedspm.mixture.newcomer import CLUSTERS, Sketch
 from fedspm.onboarding import TABLES, onboard, remove
 from fedspm.runs import Run, task_of
 from fedspm.serve.export import export
-from fedspm.training import train
+from fedspm.training import begin, train
 from small import small_settings, toy_rows
 
 CLIENTS = {"north": (0.0, False), "south": (1.5, True), "west": (-1.5, False), "east": (3.0, True)}
@@ -165,11 +165,13 @@ def test_the_mass_of_all_components_is_one_on_average(run):
 def test_an_exchange_brings_a_value_and_its_gradient(vectors):
     algorithm = FedSPM(small_settings(), task_of(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
-        engine.enrol(algorithm)
-        shared = algorithm.start(engine)
+        shared = begin(algorithm, engine)
         ask = algorithm.everybody(shared, engine)
         draw = torch.Generator().manual_seed(1)
-        tilt = {"tilt.xi": torch.randn(2, 4, generator=draw).double(), "tilt.gamma": torch.randn(2).double()}
+        tilt = {
+            "tilt.xi": torch.randn(2, 4, generator=draw).double(),
+            "tilt.gamma": torch.randn(2, generator=draw).double(),
+        }
         tilt["log_tau"] = torch.tensor([3.0, 4.0]).double()
         said = ask(tilt)
         assert sum(value.numel() for value in said.values()) == 2 * (4 + 1) + 1
@@ -187,8 +189,7 @@ def test_an_exchange_brings_a_value_and_its_gradient(vectors):
 def test_no_sum_over_few_rows_leaves(vectors):
     algorithm = FedSPM(small_settings(min_count=100), task_of(vectors))  # north has 90 rows
     with LocalEngine(vectors, seed=0, workers=1) as engine:
-        engine.enrol(algorithm)
-        shared = algorithm.start(engine)
+        shared = begin(algorithm, engine)
         sketch = algorithm.sketch(shared, engine)
         assert sketch.count[0].sum() == sketch.mass[0].sum() == 0
         assert sketch.count[1:].sum(1).tolist() == list(vectors.counts[1:])
@@ -204,8 +205,7 @@ def test_no_sum_over_few_rows_leaves(vectors):
 def test_a_sketch_of_single_points_is_exact(vectors):
     algorithm = FedSPM(small_settings(), task_of(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
-        engine.enrol(algorithm)
-        shared = algorithm.start(engine)
+        shared = begin(algorithm, engine)
         ask = algorithm.everybody(shared, engine)
         kept = [engine.privates[name] for name in vectors.names]
         h, total = torch.cat([each["h"] for each in kept]), torch.cat([each["log_total"] for each in kept])

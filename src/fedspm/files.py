@@ -16,7 +16,7 @@ UMASK = os.umask(0)  # there is no way to read it without setting it
 os.umask(UMASK)
 
 
-def write_atomically(path: Path, content: str | bytes) -> None:
+def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
     """All of it or nothing: written beside the target, flushed to the disk, then renamed over it."""
     data = content.encode() if isinstance(content, str) else content
     with explained(path):
@@ -26,7 +26,7 @@ def write_atomically(path: Path, content: str | bytes) -> None:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, 0o666 & ~UMASK)
+            os.chmod(temporary, mode & ~UMASK)
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -34,9 +34,8 @@ def write_atomically(path: Path, content: str | bytes) -> None:
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Nobody else may read it."""
-    write_atomically(path, content)
-    path.chmod(0o600)
+    """Nobody else may read it, not for a moment."""
+    write_atomically(path, content, 0o600)
 
 
 @contextmanager

@@ -266,7 +266,7 @@ class Run:
 
     def sweep(self) -> None:
         """Remove what a killed process left half-written."""
-        for pattern in (".metrics.jsonl.*", ".diagnostics.jsonl.*", ".report.html.*", "checkpoints/.round-*"):
+        for pattern in (".*.*.*", "checkpoints/.round-*"):  # .metrics.jsonl.…, .report.html.…, .sketch.safetensors.…
             for leftover in self.path.glob(pattern):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
 

@@ -25,7 +25,6 @@ from fedspm.errors import FedSPMError, Refused, TooFewSites
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-AFTER_A_ROUND = ("personalise", "evaluate", "summarise")
 EVALUATION = 9000  # exchanges of an evaluation are numbered from here: they follow a round however often it is asked
 
 
@@ -215,7 +214,8 @@ class FlowerEngine:
 
     def _ask(self, step: str, shared: Tensors, arguments: Tensors, more: wire.Header | None = None) -> Reply:
         """Every site that is there takes the step; replies are folded in client order, as in process."""
-        number = self._exchange + EVALUATION if step in AFTER_A_ROUND else self._exchange
+        follows = step in {"personalise", "evaluate"} | self.algorithm.after
+        number = self._exchange + EVALUATION if follows else self._exchange
         self._exchange += 1
         tag = wire.Tag(self._run, self._turn, number, self._attempt)
         contents: dict[int, RecordDict] = {}
