@@ -15,7 +15,8 @@ from fedspm.config import IN_MEMORY, Config, dotted, resolve
 from fedspm.core.local import chunks
 from fedspm.core.replies import Tensors
 from fedspm.core.settings import Strict
-from fedspm.data.federation import Federation, as_input, as_labels, require_finite
+from fedspm.data.arrays import as_input, as_labels, require_finite
+from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import Model, evaluate

@@ -13,10 +13,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedspm.data.arrays import as_classes, as_input, as_rows, require_finite
 from fedspm.errors import FedSPMError
 from fedspm.randomness import torch_generator
 
-PIECE = 1 << 20  # values looked at together
 Arrays = tuple[Any, Any]  # (x, y): NumPy arrays, tensors or nested lists
 
 
@@ -81,7 +81,7 @@ class Federation:
         names = tuple(str(name) for name in train)
         raw = {str(name): as_rows(value, f"client {name!r}") for name, value in train.items()}
         classes = np.unique(np.concatenate([y for _, y in raw.values()])) if raw else np.empty(0)
-        parts = [Part(x, _encode(y, classes, f"client {name!r}")) for name, (x, y) in raw.items()]
+        parts = [Part(x, as_classes(y, classes, f"client {name!r}")) for name, (x, y) in raw.items()]
         tests: tuple[Part, ...] | None = None
         if test is not None:
             tested = {str(name): value for name, value in test.items()}
@@ -261,90 +261,9 @@ class Federation:
         return Federation(self.names, self.classes, tuple(kept), tuple(held), truth, self.columns)
 
 
-def as_input(x: Any, shape: Sequence[int] | None = None, where: str = "x") -> Tensor:
-    """x as float32 rows, images laid out channels last, which is what CPU convolutions like best."""
-    try:
-        tensor = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
-    except (TypeError, ValueError) as error:
-        raise FedSPMError(f"{where}: x cannot be read as an array of numbers ({error})") from error
-    if tensor.dtype is torch.bool or tensor.is_complex():
-        raise FedSPMError(f"{where}: x holds {tensor.dtype}; it must hold real numbers")
-    if tensor.ndim not in (2, 4):
-        raise FedSPMError(
-            f"{where}: x has shape {tuple(tensor.shape)}; it must be (n, features) for vectors or "
-            "(n, channels, height, width) for images"
-        )
-    if shape is not None and tuple(tensor.shape[1:]) != tuple(shape):
-        raise FedSPMError(
-            f"{where}: rows have shape {tuple(tensor.shape[1:])}, the model was trained on {tuple(shape)}"
-        )
-    tensor = tensor.detach().to("cpu", torch.float32)
-    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor.contiguous()
-
-
-def as_labels(y: Any, where: str = "y") -> np.ndarray:
-    """Labels as an array of whole numbers or of strings, and nothing in between."""
-    try:
-        labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
-    except ValueError as error:
-        raise FedSPMError(f"{where}: y cannot be read as a list of labels ({error})") from error
-    given = labels.tolist() if labels.dtype.kind == "O" else y if isinstance(y, list | tuple) else []
-    if given and len({isinstance(label, str | bytes) for label in given}) > 1:
-        raise FedSPMError(
-            f"{where}: some labels are strings and some are not; use one kind, and leave out rows without one"
-        )
-    if labels.dtype.kind == "O":
-        labels = np.asarray(given)
-    if labels.dtype.kind == "S":
-        labels = labels.astype(str)
-    if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == labels.astype(np.int64)).all():
-        labels = labels.astype(np.int64)
-    if labels.dtype.kind not in "iubU":
-        raise FedSPMError(f"{where}: labels must be integers or strings, these are {labels.dtype}")
-    return labels
-
-
-def require_finite(x: Tensor, where: str) -> None:
-    rows = max(1, PIECE // max(1, x[:1].numel()))
-    for start in range(0, len(x), rows):  # in pieces: a mask over everything would double the memory
-        bad = ~torch.isfinite(x[start : start + rows]).flatten(1).all(1)
-        if bad.any():
-            row = start + int(bad.nonzero()[0])
-            raise FedSPMError(
-                f"{where}: row {row} has a value that is not a finite 32-bit number (NaN, infinity, too large)"
-            )
-
-
 def _memory(x: Tensor) -> memoryview:
     channels_last = x.permute(0, 2, 3, 1) if x.ndim == 4 else x
     return channels_last.contiguous().numpy().data.cast("B")
-
-
-def as_rows(value: Any, where: str) -> tuple[Tensor, np.ndarray]:
-    """A pair (x, y) with one label a row."""
-    if not isinstance(value, tuple | list) or len(value) != 2:
-        raise FedSPMError(f"{where}: give a pair (x, y)")
-    x = as_input(value[0], where=where)
-    y = as_labels(value[1], where)
-    if y.ndim != 1 or len(y) != len(x):
-        raise FedSPMError(f"{where}: y has shape {y.shape}, x has {len(x)} rows; y needs one label a row")
-    return x, y
-
-
-def _encode(y: np.ndarray, classes: np.ndarray, where: str) -> Tensor:
-    if (classes.dtype.kind == "U") != (y.dtype.kind == "U"):
-        raise FedSPMError(
-            f"{where}: labels are {y.dtype}, the training labels are {classes.dtype}; use one kind for all"
-        )
-    order = np.argsort(classes)  # those of a data set with a name come in its own order
-    position = order[np.searchsorted(classes[order], y).clip(max=len(classes) - 1)]
-    unseen = classes[position] != y
-    if unseen.any():
-        raise FedSPMError(
-            f"{where}: label {y[unseen][0].item()!r} does not occur in any client's training rows "
-            f"(classes: {', '.join(map(str, classes[:12]))}{', …' if len(classes) > 12 else ''})"
-        )
-    return torch.from_numpy(position.astype(np.int64))
 
 
 def encoded(value: Arrays, classes: np.ndarray, shape: Sequence[int], where: str) -> Part:
@@ -352,7 +271,7 @@ def encoded(value: Arrays, classes: np.ndarray, shape: Sequence[int], where: str
     x, y = as_rows(value, where)
     if classes.dtype.kind == "U" and y.dtype.kind in "iu":
         y = y.astype(str)
-    return Part(as_input(x, shape, where), _encode(y, classes, where))
+    return Part(as_input(x, shape, where), as_classes(y, classes, where))
 
 
 def split(part: Part, fraction: float, key: tuple[int, str]) -> tuple[Part, Part]:
@@ -366,7 +285,7 @@ def _test_part(value: Arrays | None, classes: np.ndarray, name: str, like: Part)
         return Part(like.x[:0], like.y[:0])
     where = f"client {name!r}, test rows"
     x, y = as_rows(value, where)
-    return Part(as_input(x, like.x.shape[1:], where), _encode(y, classes, where))
+    return Part(as_input(x, like.x.shape[1:], where), as_classes(y, classes, where))
 
 
 def _split_rows(n: int, fraction: float, key: tuple[int | str, ...]) -> tuple[Tensor, Tensor]:

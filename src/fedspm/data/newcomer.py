@@ -6,8 +6,9 @@ from pathlib import Path
 
 import numpy as np
 
+from fedspm.data.arrays import require_finite
 from fedspm.data.draft import Draft, Reading, Rows
-from fedspm.data.federation import Part, encoded, require_finite, split
+from fedspm.data.federation import Part, encoded, split
 from fedspm.data.own import read_own
 from fedspm.errors import FedSPMError
 

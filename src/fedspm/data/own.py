@@ -9,9 +9,9 @@ import torch
 from torch import Tensor
 
 from fedspm.data.archives import read_archive, read_archives, read_npz
+from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.columns import numbers
 from fedspm.data.draft import Draft, Reading
-from fedspm.data.federation import as_input, require_finite
 from fedspm.data.folder import read_folder
 from fedspm.data.table import ENDINGS, columns_of, read_table, read_tables
 from fedspm.errors import FedSPMError

@@ -12,7 +12,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
-from fedspm.data.federation import Federation, Part, as_input, as_rows, require_finite
+from fedspm.data.arrays import as_input, as_rows, require_finite
+from fedspm.data.federation import Federation, Part
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.files import write_atomically
 

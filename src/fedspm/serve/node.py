@@ -15,7 +15,7 @@ from fastapi import FastAPI, Request, Response
 from torch import Tensor
 
 from fedspm.core.replies import Tensors
-from fedspm.data.federation import as_input
+from fedspm.data.arrays import as_input
 from fedspm.errors import FedSPMError
 from fedspm.serve.batching import Batcher
 from fedspm.serve.bundle import NodeModel, load_node, pack, unpacked_rows

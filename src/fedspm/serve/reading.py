@@ -16,7 +16,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import Request
 from torch import Tensor
 
-from fedspm.data.federation import as_input, require_finite
+from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.images import read_image
 from fedspm.errors import FedSPMError
 from fedspm.serve.bundle import Card, unpack

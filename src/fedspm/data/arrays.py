@@ -1,0 +1,94 @@
+"""Rows as somebody gives them (arrays, tensors, nested lists) made what training takes, or refused with a sentence."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedspm.errors import FedSPMError
+
+PIECE = 1 << 20  # values looked at together
+
+
+def as_input(x: Any, shape: Sequence[int] | None = None, where: str = "x") -> Tensor:
+    """x as float32 rows, images laid out channels last, which is what CPU convolutions like best."""
+    try:
+        tensor = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
+    except (TypeError, ValueError) as error:
+        raise FedSPMError(f"{where}: x cannot be read as an array of numbers ({error})") from error
+    if tensor.dtype is torch.bool or tensor.is_complex():
+        raise FedSPMError(f"{where}: x holds {tensor.dtype}; it must hold real numbers")
+    if tensor.ndim not in (2, 4):
+        raise FedSPMError(
+            f"{where}: x has shape {tuple(tensor.shape)}; it must be (n, features) for vectors or "
+            "(n, channels, height, width) for images"
+        )
+    if shape is not None and tuple(tensor.shape[1:]) != tuple(shape):
+        raise FedSPMError(
+            f"{where}: rows have shape {tuple(tensor.shape[1:])}, the model was trained on {tuple(shape)}"
+        )
+    tensor = tensor.detach().to("cpu", torch.float32)
+    return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor.contiguous()
+
+
+def as_labels(y: Any, where: str = "y") -> np.ndarray:
+    """Labels as an array of whole numbers or of strings, and nothing in between."""
+    try:
+        labels = y.detach().cpu().numpy() if isinstance(y, Tensor) else np.asarray(y)
+    except ValueError as error:
+        raise FedSPMError(f"{where}: y cannot be read as a list of labels ({error})") from error
+    given = labels.tolist() if labels.dtype.kind == "O" else y if isinstance(y, list | tuple) else []
+    if given and len({isinstance(label, str | bytes) for label in given}) > 1:
+        raise FedSPMError(
+            f"{where}: some labels are strings and some are not; use one kind, and leave out rows without one"
+        )
+    if labels.dtype.kind == "O":
+        labels = np.asarray(given)
+    if labels.dtype.kind == "S":
+        labels = labels.astype(str)
+    if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == labels.astype(np.int64)).all():
+        labels = labels.astype(np.int64)
+    if labels.dtype.kind not in "iubU":
+        raise FedSPMError(f"{where}: labels must be integers or strings, these are {labels.dtype}")
+    return labels
+
+
+def require_finite(x: Tensor, where: str) -> None:
+    rows = max(1, PIECE // max(1, x[:1].numel()))
+    for start in range(0, len(x), rows):  # in pieces: a mask over everything would double the memory
+        bad = ~torch.isfinite(x[start : start + rows]).flatten(1).all(1)
+        if bad.any():
+            row = start + int(bad.nonzero()[0])
+            raise FedSPMError(
+                f"{where}: row {row} has a value that is not a finite 32-bit number (NaN, infinity, too large)"
+            )
+
+
+def as_rows(value: Any, where: str) -> tuple[Tensor, np.ndarray]:
+    """A pair (x, y) with one label a row."""
+    if not isinstance(value, tuple | list) or len(value) != 2:
+        raise FedSPMError(f"{where}: give a pair (x, y)")
+    x = as_input(value[0], where=where)
+    y = as_labels(value[1], where)
+    if y.ndim != 1 or len(y) != len(x):
+        raise FedSPMError(f"{where}: y has shape {y.shape}, x has {len(x)} rows; y needs one label a row")
+    return x, y
+
+
+def as_classes(y: np.ndarray, classes: np.ndarray, where: str) -> Tensor:
+    """Labels as class numbers."""
+    if (classes.dtype.kind == "U") != (y.dtype.kind == "U"):
+        raise FedSPMError(
+            f"{where}: labels are {y.dtype}, the training labels are {classes.dtype}; use one kind for all"
+        )
+    order = np.argsort(classes)  # those of a data set with a name come in its own order
+    position = order[np.searchsorted(classes[order], y).clip(max=len(classes) - 1)]
+    unseen = classes[position] != y
+    if unseen.any():
+        raise FedSPMError(
+            f"{where}: label {y[unseen][0].item()!r} does not occur in any client's training rows "
+            f"(classes: {', '.join(map(str, classes[:12]))}{', …' if len(classes) > 12 else ''})"
+        )
+    return torch.from_numpy(position.astype(np.int64))
