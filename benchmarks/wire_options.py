@@ -11,7 +11,8 @@ from pathlib import Path
 from fedspm.algorithms import algorithm_named
 from fedspm.config import resolve
 from fedspm.errors import TrainingFailed
-from fedspm.runs import Run, manifest, task_of
+from fedspm.manifest import manifest
+from fedspm.runs import Run, task_of
 from fedspm.training import train
 
 OPTIONS = {

@@ -27,7 +27,8 @@ MAY_IMPORT = {
     "plot": LEAVES | {"config", "data", "data_pictures", "files", "pictures"},
     "config": LEAVES | {"core", "data"},
     "evaluation": LEAVES | {"core", "data"},
-    "runs": LEAVES | {"core", "data", "algorithms", "config", "evaluation", "files"},
+    "runs": LEAVES | {"core", "data", "algorithms", "config", "evaluation", "files", "manifest"},
+    "manifest": {"core", "data", "version"},
     "privacy": {"core", "errors"},
     "training": {
         "core",
@@ -41,8 +42,10 @@ MAY_IMPORT = {
         "privacy",
         "runs",
     },
-    "onboarding": LEAVES | {"config", "core", "data", "engines", "evaluation", "files", "mixture", "runs"},
-    "deploy": LEAVES | {"algorithms", "config", "core", "data", "deploy", "engines", "files", "runs", "training"},
+    "onboarding": LEAVES
+    | {"algorithms", "config", "core", "data", "engines", "evaluation", "files", "manifest", "mixture", "runs"},
+    "deploy": LEAVES
+    | {"algorithms", "config", "core", "data", "deploy", "engines", "files", "manifest", "runs", "training"},
     "diagnose": LEAVES | {"files", "likelihood", "pictures", "runs"},
     "queries": LEAVES | {"core", "data", "evaluation", "runs"},
     "cell": LEAVES | {"config", "report", "runs", "training"},

@@ -9,8 +9,9 @@ import torch
 from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.config import resolve
 from fedspm.errors import FedSPMError
+from fedspm.manifest import manifest
 from fedspm.privacy import epsilon, not_covered, releases, sentence, spent
-from fedspm.runs import Run, manifest, task_of
+from fedspm.runs import Run, task_of
 from fedspm.training import train
 from small import small_settings
 

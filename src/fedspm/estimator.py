@@ -20,7 +20,8 @@ from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import Model, evaluate
-from fedspm.runs import GIVEN, Checkpoint, Run, manifest, task_of
+from fedspm.manifest import manifest
+from fedspm.runs import GIVEN, Checkpoint, Run, task_of
 from fedspm.training import begin, one_round, personalised
 
 

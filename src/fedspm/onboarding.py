@@ -1,12 +1,15 @@
 """A client comes to a trained run or leaves it: a new run folder, in which nothing of the others has changed."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedspm.algorithms import algorithm_named
 from fedspm.config import Config, resolve
+from fedspm.core.algorithm import Task
 from fedspm.core.local import Client
 from fedspm.data.federation import Federation
 from fedspm.data.newcomer import Likeness
@@ -14,9 +17,10 @@ from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import evaluate
 from fedspm.files import folder_atomically
+from fedspm.manifest import ELSEWHERE, facts, manifest
 from fedspm.mixture.model import TILT
 from fedspm.mixture.newcomer import Newcomers, Sketch
-from fedspm.runs import Checkpoint, Run, derived_manifest, refuse_existing, require_same
+from fedspm.runs import Checkpoint, Run, refuse_existing, require_same
 
 TABLES = (*TILT, "tau")  # shared tables with a row a client
 
@@ -137,7 +141,7 @@ def _derived(
     command: str,
 ) -> Run:
     """A run folder like any other, written as a whole; evaluated if the rows are at hand."""
-    about = derived_manifest(run, config, counts, federation, command)
+    about = _derived_manifest(run, config, counts, federation, command)
     with folder_atomically(out) as temporary:
         made = Run.create(temporary, config, about)
         made.save(after, config.keep_checkpoints)
@@ -149,3 +153,15 @@ def _derived(
             seconds = {"seconds": after.seconds, "seconds_per_round": after.seconds / max(1, after.round)}
             made.record({"round": after.round, **evaluate(model, federation), "parameters": parameters, **seconds})
     return Run.open(out)
+
+
+def _derived_manifest(
+    run: Run, config: Config, counts: Mapping[str, int], federation: Federation | None, command: str
+) -> dict[str, Any]:
+    """Of what a run became when a client came or went; its rows may be elsewhere."""
+    task = Task(run.task.shape, run.task.classes, tuple(counts), tuple(counts.values()))
+    algorithm = algorithm_named(config.algorithm)(config, task)
+    known = run.manifest | facts(algorithm, run.classes, command) | {"data_fingerprint": ELSEWHERE}
+    if federation is not None:
+        known = manifest(federation, algorithm, command)
+    return known | {"derived_from": {"run": str(run.path.resolve()), "id": run.id}}

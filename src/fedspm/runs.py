@@ -5,21 +5,16 @@ Everything is written atomically, tensors as safetensors and the rest as text; n
 
 import json
 import os
-import platform
 import re
 import shutil
-import sys
-import uuid
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import safetensors
-import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import load_file, save, save_file
 from torch import Tensor, nn
@@ -32,7 +27,7 @@ from fedspm.data.federation import Federation
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.evaluation import Model
 from fedspm.files import explained, folder_atomically, read_json, write_atomically
-from fedspm.version import __version__
+from fedspm.manifest import ELSEWHERE, manifest
 
 REPEATED = "repeated.jsonl"
 
@@ -299,7 +294,6 @@ class Run:
 
 
 SKETCH = "sketch.safetensors"
-ELSEWHERE = "at the sites"  # fingerprint of rows that are not here
 GIVEN = "given"  # encoder of a model whose network was given from Python
 
 
@@ -336,56 +330,3 @@ def _load(path: Path) -> Tensors:
     except (OSError, safetensors.SafetensorError) as error:
         raise DamagedFile(f"{path} is damaged: {error}") from error
     return tensors
-
-
-def manifest(federation: Federation, algorithm: Algorithm, command: str) -> dict[str, Any]:
-    """Where a model comes from: data, seed, versions, command, machine."""
-    return _manifest(algorithm, federation.classes, command) | {
-        "data_fingerprint": federation.fingerprint,
-        "columns": federation.columns and list(federation.columns),
-        "range": federation.range,
-    }
-
-
-def site_manifest(algorithm: Algorithm, classes: np.ndarray) -> dict[str, Any]:
-    """The same of a run across sites, whose rows nobody here has seen."""
-    return _manifest(algorithm, classes, "fedspm federation train") | {"data_fingerprint": ELSEWHERE}
-
-
-def derived_manifest(
-    run: Run, config: Config, counts: Mapping[str, int], federation: Federation | None, command: str
-) -> dict[str, Any]:
-    """Of what a run became when a client came or went; its rows may be elsewhere."""
-    task = Task(run.task.shape, run.task.classes, tuple(counts), tuple(counts.values()))
-    algorithm = algorithm_named(config.algorithm)(config, task)
-    known = run.manifest | _manifest(algorithm, run.classes, command) | {"data_fingerprint": ELSEWHERE}
-    if federation is not None:
-        known = manifest(federation, algorithm, command)
-    return known | {"derived_from": {"run": str(run.path.resolve()), "id": run.id}}
-
-
-def _manifest(algorithm: Algorithm, classes: np.ndarray, command: str) -> dict[str, Any]:
-    return {
-        "fedspm": __version__,
-        "id": uuid.uuid4().hex[:16],
-        "command": command,
-        "created": datetime.now(UTC).isoformat(timespec="seconds"),
-        "seed": algorithm.settings.seed,
-        "clients": list(algorithm.task.names),
-        "counts": list(algorithm.task.counts),
-        "classes": classes.tolist(),
-        "shape": list(algorithm.task.shape),
-        "components": algorithm.settings.components,
-        "encoders": algorithm.sizes(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
-        "machine": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
-        "executable": sys.executable,
-    }
-
-
-def _processor() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        return next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    except (OSError, StopIteration):
-        return platform.processor()

@@ -16,7 +16,8 @@ from fedspm.config import Config, load_config, resolve
 from fedspm.engines.flower import FlowerEngine, Introduction, Post, Waiting, agreed_task, introduce
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
-from fedspm.runs import Run, site_manifest
+from fedspm.manifest import site_manifest
+from fedspm.runs import Run
 from fedspm.training import train_on
 
 POLL = 0.1  # seconds between looks for answers
