@@ -21,7 +21,7 @@ from fedspm.mixture.model import initial_shared_heads, log_likelihood
 ROWS, STEPS, SIZE, CLASSES, RATE, MOMENTUM = 70, 10, 32, 10, 0.01, 0.9
 FEATURES, CLIENTS, GROUP = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (20, 200, 50)
 
-encoder = build_encoder("predictor", "mlp", (FEATURES,), 32, "group", 1, seed=0)
+encoder = build_encoder("predictor", "mlp", (FEATURES,), 32, copies=1, seed=0)
 start = encoder.initial() | initial_shared_heads(1, CLASSES, 32, seed=0)
 draw = torch.Generator().manual_seed(0)
 x = torch.randn(CLIENTS, ROWS, FEATURES, generator=draw)

@@ -23,7 +23,7 @@ def test_the_paper_preset_is_the_method_as_printed():
     assert config.em.start == "random"
     assert config.em.server_step == 1
     assert not config.em.scaled_steps
-    assert config.predictor.normalisation == "batch"
+    assert (config.predictor.normalisation, config.predictor.grid) == ("batch", 1)
     assert resolve({"preset": "paper"}, {"predictor": {"normalisation": "group"}}).predictor.normalisation == "group"
 
 

@@ -4,7 +4,7 @@ import torch
 from torch import nn
 from torch.func import functional_call
 
-from fedspm.encoders.encoder import Encoder
+from fedspm.encoders.encoder import Encoder, build_encoder
 
 
 class Tied(nn.Module):
@@ -45,3 +45,15 @@ def test_training_moves_the_buffers_it_was_given_and_gradients_reach_the_tensors
     assert tensors["router.0.norm.num_batches_tracked"] == 1
     assert tensors["router.0.norm.running_mean"].abs().max() > 0
     assert encoder.initial()["router.0.norm.num_batches_tracked"] == 0
+
+
+def test_the_resnet_averages_its_last_maps_to_a_grid_or_to_a_point():
+    """To a point, where something is no longer matters: rows whose maps are flipped say the same."""
+    maps = torch.rand(2, 64, 4, 4)
+    for grid, same in ((1, True), (4, False)):
+        encoder = build_encoder("predictor", "resnet", (3, 28, 28), 8, copies=1, seed=0, grid=grid)
+        assert encoder.initial()["predictor.0.project.weight"].shape == (8, 64 * grid * grid)
+        network = encoder.networks()[0]
+        network.blocks = nn.Identity()
+        network.stem = network.norm = nn.Identity()
+        assert torch.allclose(network(maps), network(maps.flip(3)), atol=1e-6) == same

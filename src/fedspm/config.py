@@ -22,9 +22,9 @@ from fedspm.errors import DamagedFile, FedSPMError
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
-    # The method as printed, with the normalisation that the paper's numbers point to: docs/decisions/0003.
+    # The method as printed, with a ResNet as He et al. have it: docs/decisions/0003.
     "paper": {
-        "predictor": {"normalisation": "batch"},
+        "predictor": {"normalisation": "batch", "grid": 1},
         "em": {"start": "random", "hold": 0, "scaled_steps": False, "server_step": 1.0},
     },
 }

@@ -22,6 +22,7 @@ class Block(Strict):
 
 class Predictor(Block):
     normalisation: Literal["group", "batch", "none"] = Field("group", description="normalisation inside the ResNet")
+    grid: int = Field(4, ge=1, description="the ResNet averages its last maps to grid × grid; 1: to a point")
 
 
 class EM(Strict):

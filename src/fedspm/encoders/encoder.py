@@ -135,15 +135,26 @@ class Encoder:
 
 
 def build_encoder(
-    role: str, source: Source, shape: tuple[int, ...], dimension: int, normalise: str, copies: int, seed: int
+    role: str,
+    source: Source,
+    shape: tuple[int, ...],
+    dimension: int,
+    copies: int,
+    seed: int,
+    *,
+    normalise: str = "group",
+    grid: int = 4,
 ) -> Encoder:
-    """`copies` networks that start apart from each other, the same for every algorithm with the same seed."""
+    """`copies` networks that start apart from each other, the same for every algorithm with the same seed.
+
+    `normalise` and `grid` are for the ResNet.
+    """
     networks = []
     for c in range(copies):
         with torch.random.fork_rng(devices=[]):
             torch.manual_seed(seed_of(seed, "encoder", role, c))
             try:
-                networks.append(_network(role, source, shape, dimension, normalise, fresh=c > 0))
+                networks.append(_network(role, source, shape, dimension, normalise, grid, fresh=c > 0))
             except (RuntimeError, TypeError, AttributeError) as error:
                 reason = str(error).splitlines()[0]
                 raise FedSPMError(
@@ -159,7 +170,7 @@ def build_encoder(
 
 
 def _network(
-    role: str, source: Source, shape: tuple[int, ...], dimension: int, normalise: str, fresh: bool
+    role: str, source: Source, shape: tuple[int, ...], dimension: int, normalise: str, grid: int, fresh: bool
 ) -> nn.Module:
     if isinstance(source, nn.Module):
         network = copy.deepcopy(source)
@@ -172,7 +183,7 @@ def _network(
     if source in ("resnet", "cnn") and len(shape) != 3:
         raise FedSPMError(f"the {role} encoder {source!r} takes images, the rows have shape {shape}; use 'mlp'")
     if source == "resnet":
-        return ResNet(shape, dimension, normalise)
+        return ResNet(shape, dimension, normalise, grid)
     if source == "cnn":
         return CNN(shape, dimension)
     if source == "mlp":

@@ -7,8 +7,6 @@ from torch import Tensor, nn
 
 from fedspm.encoders.normalisation import normalisation
 
-GRID = 4
-
 
 class Block(nn.Module):
     """Two 3 × 3 convolutions at half the resolution, and a 1 × 1 shortcut around them."""
@@ -27,16 +25,24 @@ class Block(nn.Module):
 
 
 class ResNet(nn.Module):
-    """Its last maps are averaged to a 4 × 4 grid, not to a point: where something is tells classes apart early on."""
+    """Its last maps are averaged to a grid, not to a point: where something is tells classes apart early on.
+
+    `grid=1` averages them to a point, as He et al. do.
+    """
 
     def __init__(
-        self, shape: tuple[int, ...], dimension: int, normalise: str = "group", widths: tuple[int, ...] = (16, 32, 64)
+        self,
+        shape: tuple[int, ...],
+        dimension: int,
+        normalise: str = "group",
+        grid: int = 4,
+        widths: tuple[int, ...] = (16, 32, 64),
     ):
         super().__init__()
         self.stem = nn.Conv2d(shape[0], widths[0], 3, stride=2, padding=1, bias=False)
         self.norm = normalisation(normalise, widths[0])
         self.blocks = nn.Sequential(*(Block(before, after, normalise) for before, after in pairwise(widths)))
-        size = [min(GRID, -(-extent // 2 ** len(widths))) for extent in shape[1:]]
+        size = [min(grid, -(-extent // 2 ** len(widths))) for extent in shape[1:]]
         self.pool = nn.AdaptiveAvgPool2d((size[0], size[1]))
         self.project = nn.Linear(widths[-1] * size[0] * size[1], dimension)
 
