@@ -78,7 +78,7 @@ def exact_normaliser(run):
     xi, gamma, tau = (shared[name] for name in TABLES)
     mass = np.zeros(xi.shape[1])
     for part in federation.train:
-        h = model.algorithm.routing_view(model.shared, part.x)["router"].detach().double().numpy()
+        h = model.embed(part.x)["router"].detach().double().numpy()
         for row in h:
             ratio = np.array([[xi[i, c] @ row[c % len(row)] for c in range(xi.shape[1])] for i in range(len(xi))])
             mass += np.exp(ratio[-1]) / (tau * np.exp(gamma + ratio)).sum()
@@ -149,10 +149,10 @@ def test_removed_it_is_never_routed_to_and_nothing_else_changes(run, joined, tmp
 def test_the_mass_of_all_components_is_one_on_average(run):
     """In the scale of r = 1 / D whatever the tilts are: so a newcomer's γ is comparable with the others'."""
     model, federation = run.model(), run.federation()
-    algorithm, shared = model.algorithm, model.shared
+    shared = model.shared
     tau, mass = shared["tau"].double(), 0
     for part in federation.train:
-        features = algorithm.routing_view(shared, part.x)["router"].detach()
+        features = model.embed(part.x)["router"].detach()
         ratio = torch.einsum("ncd,icd->nic", features.expand(-1, 2, -1), shared["tilt.xi"]) + shared["tilt.gamma"]
         total = torch.logsumexp((ratio + tau.log()).flatten(1), 1)
         mass = mass + (ratio.double() - total[:, None, None]).exp().sum(0)

@@ -58,15 +58,13 @@ class FedGMM(FedEM, DensityRatios, Servable):
         return shared | gaussians(exchange(self.weigh, features).totals(), shared)
 
     def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
-        return super().evidence(client, shared, x, y) | {"density": self.density_of(shared, x)}
+        return super().evidence(client, shared, x, y) | self.routing_view(shared, self.standardise(shared, x))
 
     @torch.no_grad()
     def refreshed(self, client: Client, shared: Tensors, evidence: Tensors) -> Tensors:
         """The Gaussians moved for all rows, whether a batch had them or not."""
-        return evidence | {"density": torch.cat([self.density_of(shared, x) for x in chunks(client.x)])}
-
-    def density_of(self, shared: Tensors, x: Tensor) -> Float[Tensor, "n c"]:
-        return self.log_density(shared, self.router(shared, self.standardise(shared, x)))
+        views = [self.routing_view(shared, self.standardise(shared, x)) for x in chunks(client.x)]
+        return evidence | {"density": torch.cat([view["density"] for view in views])}
 
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
         mixing, evidence = em.mixing_weights(tau[client.index], client.n), notebook(client.private)
@@ -92,10 +90,10 @@ class FedGMM(FedEM, DensityRatios, Servable):
         return density
 
     def routing_view(self, shared: Tensors, x: Tensor) -> Tensors:
-        return {"density": self.density_of(shared, x)}
+        return {"density": self.log_density(shared, self.router(shared, x))}
 
     def predicting_view(self, shared: Tensors, x: Tensor) -> Tensors:
-        return FedEM.embed(self, shared, x)
+        return {"predictor": self.predictor(shared, x)}
 
     def embed(self, shared: Tensors, x: Tensor) -> Tensors:
         return Servable.embed(self, shared, x)

@@ -96,10 +96,10 @@ class FedSPM(Newcomers, Servable):
     # -- inference ---------------------------------------------------------------------------------------------------
 
     def routing_view(self, shared: Tensors, x: Tensor) -> Tensors:
-        return {"router": self.router(shared, self.standardise(shared, x))}
+        return {"router": self.router(shared, x)}
 
     def predicting_view(self, shared: Tensors, x: Tensor) -> Tensors:
-        return {"predictor": self.predictor(shared, self.standardise(shared, x))}
+        return {"predictor": self.predictor(shared, x)}
 
     def log_scores(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m"]:
         """eq. 10, with ρ_i π_ic = τ_ic / n: the server needs nothing that it does not have"""

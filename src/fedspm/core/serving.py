@@ -22,15 +22,16 @@ class Servable(Algorithm):
 
     @abstractmethod
     def routing_view(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Tensors:
-        """The router's half of `embed`."""
+        """The router's half of `embed`, of standardised rows."""
 
     @abstractmethod
     def predicting_view(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Tensors:
-        """The node's half of `embed`."""
+        """The node's half of `embed`, of standardised rows."""
 
     @abstractmethod
     def log_components(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m c"]:
         """log P_i(c | x) for every client i, from what the router knows"""
 
     def embed(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Tensors:
+        x = self.standardise(shared, x)
         return self.predicting_view(shared, x) | self.routing_view(shared, x)

@@ -88,13 +88,14 @@ class RouterModel(Served):
     @torch.no_grad()
     def look(self, x: Float[Tensor, "n *shape"]) -> Sight:
         """Whom the rows resemble (eq. 10), in which component, and whether they resemble anybody."""
+        x = self.algorithm.standardise(self.tensors, x)
         features = self.algorithm.routing_view(self.tensors, x)
         scores = self.algorithm.log_scores(self.tensors, features)
         assert scores is not None
         components = self.algorithm.log_components(self.tensors, features).exp()
         novelty = None
         if self.novelty:
-            novelty = self.novelty.share_below(self.algorithm.standardise(self.tensors, x), features)
+            novelty = self.novelty.share_below(x, features)
         return Sight(features, torch.softmax(scores, dim=1), components, novelty)
 
 
@@ -102,6 +103,7 @@ class NodeModel(Served):
     @torch.no_grad()
     def answer(self, x: Float[Tensor, "n *shape"], features: Tensors) -> Float[Tensor, "n k"]:
         """Class probabilities of this client (eq. 11), from the rows and what the router saw in them."""
+        x = self.algorithm.standardise(self.tensors, x)
         embedding = features | self.algorithm.predicting_view(self.tensors, x)
         return self.algorithm.local_probabilities(0, self.tensors, self.tensors, embedding)
 

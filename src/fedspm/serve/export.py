@@ -140,7 +140,8 @@ def _sums(federation: Federation, model: Model, algorithm: Servable) -> Sums:
 def _described(model: Model, algorithm: Servable, x: Tensor) -> tuple[Tensor, Tensor]:
     rows, components = [], []
     for piece in chunks(x):
-        features = algorithm.routing_view(model.shared, piece)
-        rows.append(description(algorithm.standardise(model.shared, piece), features))
+        z = algorithm.standardise(model.shared, piece)
+        features = algorithm.routing_view(model.shared, z)
+        rows.append(description(z, features))
         components.append(algorithm.log_components(model.shared, features))
     return torch.cat(rows), torch.cat(components)
