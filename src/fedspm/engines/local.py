@@ -4,9 +4,7 @@ Workers are threads: PyTorch leaves the interpreter's lock while it computes, so
 and the program without a copy. Each computes with one thread of its own.
 """
 
-import ctypes
 import os
-import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from types import TracebackType
@@ -18,6 +16,7 @@ from torch import Tensor
 from fedspm.core.algorithm import Algorithm, Answer, Step
 from fedspm.core.leaving import Departure, arrived
 from fedspm.core.local import Client
+from fedspm.core.memory import keep_freed_memory
 from fedspm.core.replies import Tensors
 from fedspm.core.settings import Settings
 from fedspm.core.traffic import Traffic
@@ -133,16 +132,3 @@ def choose_device(wanted: str) -> str:
     if torch.cuda.is_available():
         return "cuda"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def keep_freed_memory() -> None:
-    """Ask glibc to reuse freed memory instead of handing it back, page fault by page fault: docs/decisions/0002."""
-    if sys.platform != "linux":
-        return
-    try:
-        mallopt = ctypes.CDLL(None).mallopt
-    except (OSError, AttributeError):  # another C library
-        return
-    trim_threshold, mmap_threshold = -1, -3
-    mallopt(mmap_threshold, 1 << 30)
-    mallopt(trim_threshold, 1 << 30)

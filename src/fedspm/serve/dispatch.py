@@ -9,7 +9,7 @@ from http import HTTPStatus
 from typing import Any
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedspm.core.replies import Tensors
@@ -23,15 +23,19 @@ from fedspm.serve.transport import NodeFailed, Transport
 PROBE_EVERY = 2.0  # seconds between two looks at a node; queries themselves show sooner that one is gone
 PROBE_DOWN_EVERY = 0.25
 PROBE_PATIENCE = 2.0
+TRIED = -1.0  # in the place of a posterior: this client has failed for this row
 LIGHTEST = 1e-3  # a client with less of the posterior is not asked for a blend
 log = logging.getLogger("fedspm.serve")
 
 
 @dataclass(frozen=True)
 class Question:
+    """Some rows of a query: `rows` says which, so that they are copied once, on their way out."""
+
     version: str
     x: Tensor
     features: Tensors
+    rows: Int[Tensor, " some"]
 
 
 class RemoteNode:
@@ -46,7 +50,7 @@ class RemoteNode:
         self._url = url.rstrip("/")
         self._transport = transport
         self._patience = patience
-        self._batcher = Batcher(self._post, lambda question: len(question.x), AT_ONCE)
+        self._batcher = Batcher(self._post, lambda question: len(question.rows), AT_ONCE)
 
     async def ask(self, question: Question, patience: float) -> Float[Tensor, "n k"] | None:
         """Class probabilities, or None if the node has failed or was too slow."""
@@ -65,8 +69,9 @@ class RemoteNode:
 
     async def _post_version(self, version: str, questions: list[Question]) -> dict[int, Tensor]:
         mine = [each for each in questions if each.version == version]
-        features = {name: torch.cat([each.features[name] for each in mine]) for name in mine[0].features}
-        content = packed_rows(torch.cat([each.x for each in mine]), features)
+        rows = [each.rows for each in mine]
+        features = {name: taken([each.features[name] for each in mine], rows) for name in mine[0].features}
+        content = packed_rows(taken([each.x for each in mine], rows), features)
         headers = {"content-type": TENSORS, VERSION: version}
         status, reply = await self._transport.send("POST", f"{self._url}/v1/answer", self._patience, content, headers)
         if status != HTTPStatus.OK:
@@ -75,7 +80,7 @@ class RemoteNode:
             probabilities: Tensor = unpack(reply)["probabilities"]
         except (FedSPMError, KeyError) as error:
             raise NodeFailed("the node answered something else than probabilities") from error
-        return dict(zip(map(id, mine), probabilities.split([len(each.x) for each in mine]), strict=True))
+        return dict(zip(map(id, mine), probabilities.split([len(each.rows) for each in mine]), strict=True))
 
     async def probe(self) -> None:
         began = time.perf_counter()
@@ -123,40 +128,35 @@ class Dispatcher:
 
     async def best(self, version: str, x: Tensor, sight: Sight, deadline: float) -> Answered:
         """Every row by its best client that answers. An attempt may take half of the time that is left."""
-        order: list[list[int]] = sight.posterior.argsort(dim=1, descending=True).tolist()
+        untried = sight.posterior.clone()
         probabilities: Tensor | None = None
-        answered_by = [-1] * len(order)
-        tried: list[set[int]] = [set() for _ in order]
-        while -1 in answered_by:
+        answered_by = torch.full((len(x),), -1)
+        while len(waiting := (answered_by < 0).nonzero()[:, 0]):
             left = deadline - time.monotonic()
-            groups: dict[int, list[int]] = {}
-            for row in (row for row, client in enumerate(answered_by) if client < 0):
-                groups.setdefault(self._next(order[row], tried[row], left), []).append(row)
+            groups = _by_client(waiting, self._next(untried[waiting], left))
             asked = [self._ask(client, rows, version, x, sight, left / 2) for client, rows in groups.items()]
             for (client, rows), answer in zip(groups.items(), await asyncio.gather(*asked), strict=True):
+                untried[rows, client] = TRIED
                 if answer is not None:
-                    probabilities = (
-                        answer.new_empty(len(x), answer.shape[1]) if probabilities is None else probabilities
-                    )
+                    if probabilities is None:
+                        probabilities = answer.new_empty(len(x), answer.shape[1])
                     probabilities[rows] = answer
-                for row in rows:
-                    tried[row].add(client)
-                    answered_by[row] = -1 if answer is None else client
+                    answered_by[rows] = client
         assert probabilities is not None
-        return Answered(probabilities, [{client: 1.0} for client in answered_by])
+        return Answered(probabilities, [{client: 1.0} for client in answered_by.tolist()])
 
     async def blend(self, version: str, x: Tensor, sight: Sight, deadline: float, top: int) -> Answered:
         """Σ_i P(i | x) P_i(k | x) over the `top` likeliest clients that answer."""
         weight, client = sight.posterior.topk(min(top, len(self.nodes)), dim=1)
         asked = [i for i in client[weight >= LIGHTEST].unique().tolist() if self.nodes[i].up]
-        chosen = [((client == i) & (weight >= LIGHTEST)).any(1).nonzero()[:, 0].tolist() for i in asked]
+        chosen = [((client == i) & (weight >= LIGHTEST)).any(1).nonzero()[:, 0] for i in asked]
         patience = (deadline - time.monotonic()) / 2
         jobs = [self._ask(i, rows, version, x, sight, patience) for i, rows in zip(asked, chosen, strict=True)]
         parts: list[dict[int, Tensor]] = [{} for _ in range(len(x))]
         for i, rows, answer in zip(asked, chosen, await asyncio.gather(*jobs), strict=True):
-            for place, row in enumerate(rows if answer is not None else ()):
-                assert answer is not None
-                parts[row][i] = answer[place]
+            if answer is not None:
+                for place, row in enumerate(rows.tolist()):
+                    parts[row][i] = answer[place]
         missing = [row for row, part in enumerate(parts) if not part]
         if missing:
             rest = await self.best(version, x[missing], _rows(sight, missing), deadline)
@@ -167,30 +167,36 @@ class Dispatcher:
         return Answered(torch.stack([torch.as_tensor(each) for each in mixed]), weights)
 
     async def _ask(
-        self, client: int, rows: list[int], version: str, x: Tensor, sight: Sight, patience: float
+        self, client: int, rows: Int[Tensor, " some"], version: str, x: Tensor, sight: Sight, patience: float
     ) -> Tensor | None:
-        whole = len(rows) == len(x)
-        features = sight.features if whole else {name: value[rows] for name, value in sight.features.items()}
-        return await self.nodes[client].ask(Question(version, x if whole else taken(x, rows), features), patience)
+        return await self.nodes[client].ask(Question(version, x, sight.features, rows), patience)
 
-    def _next(self, order: list[int], tried: set[int], left: float) -> int:
+    def _next(self, untried: Float[Tensor, "n m"], left: float) -> Int[Tensor, " n"]:
         """The likeliest client that was not tried: one that is up, or else one that may have come back."""
-        rest = [client for client in order if client not in tried]
-        if not rest or left <= 0:
+        up = torch.tensor([node.up for node in self.nodes])
+        likeliest, client = untried.where(untried < 0, untried + 2 * up).max(1)
+        if left <= 0 or (likeliest < 0).any():
             down = ", ".join(node.name for node in self.nodes if not node.up) or "none"
-            why = "no node could answer" if not rest else "no node answered in time"
+            why = "no node could answer" if left > 0 else "no node answered in time"
             raise Refused(503, f"{why} (down: {down}); try again later", {"retry-after": "1"})
-        return next((client for client in rest if self.nodes[client].up), rest[0])
+        return client
 
 
-def taken(x: Float[Tensor, "n *shape"], rows: list[int]) -> Float[Tensor, "some *shape"]:
-    """x[rows], row by row as they lie in memory: images are channels last, where plain indexing goes pixel by pixel."""
-    chosen = torch.tensor(rows)
-    if x.ndim != 4:
-        return x.index_select(0, chosen)
-    return (
-        x.permute(0, 2, 3, 1).flatten(1).index_select(0, chosen).view(-1, *x.shape[2:], x.shape[1]).permute(0, 3, 1, 2)
-    )
+def taken(tensors: list[Tensor], rows: list[Int[Tensor, " some"]]) -> Tensor:
+    """The given rows of each, one after the other, copied once and as they lie in memory: images are channels last,
+    where plain indexing goes pixel by pixel."""
+    images = tensors[0].ndim == 4
+    stored = [each.permute(0, 2, 3, 1) if images else each for each in tensors]
+    found = stored[0].new_empty(sum(map(len, rows)), *stored[0].shape[1:])
+    for each, chosen, place in zip(stored, rows, found.split([len(each) for each in rows]), strict=True):
+        torch.index_select(each, 0, chosen, out=place)
+    return found.permute(0, 3, 1, 2) if images else found
+
+
+def _by_client(rows: Int[Tensor, " n"], client: Int[Tensor, " n"]) -> dict[int, Int[Tensor, " some"]]:
+    """The rows of every client that has some."""
+    groups = rows[client.argsort(stable=True)].split(torch.bincount(client).tolist())
+    return {i: group for i, group in enumerate(groups) if len(group)}
 
 
 def _rows(sight: Sight, rows: list[int]) -> Sight:

@@ -4,7 +4,6 @@ import asyncio
 import hmac
 import logging
 from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,7 +16,7 @@ from torch import Tensor
 from fedspm.core.replies import Tensors
 from fedspm.data.arrays import as_input
 from fedspm.errors import FedSPMError
-from fedspm.serve.batching import Batcher
+from fedspm.serve.batching import Batcher, worker
 from fedspm.serve.bundle import NodeModel, load_node, pack, unpacked_rows
 from fedspm.serve.errors import speaking
 from fedspm.serve.guard import Refused, bearer, read_body
@@ -43,7 +42,7 @@ class Node:
         self.current = Current(folder, load_node)
         self.metrics = NodeMetrics()
         self._secret = secret
-        self._worker = ThreadPoolExecutor(1, "answer")
+        self._worker = worker("answer")
         self._batcher = Batcher(self._answer, lambda task: len(task.x), AT_ONCE, self.metrics.batch_rows.observe)
 
     async def answer(self, request: Request) -> Tensor:

@@ -17,6 +17,7 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 
+from fedspm.core.memory import keep_freed_memory
 from fedspm.ports import free_port
 from fedspm.serve.bundle import load_router
 from fedspm.serve.guard import Listen
@@ -32,6 +33,8 @@ def serve(app: FastAPI, listen: Listen) -> None:
 
 
 def server_of(app: FastAPI, listen: Listen) -> uvicorn.Server:
+    keep_freed_memory()
+    torch.set_num_threads(1)  # of the event loop, which copies rows; batches have workers: batching.py
     config = uvicorn.Config(
         app,
         host=listen.host,
@@ -125,7 +128,6 @@ class Keeper:
 def _node(folder: Path, port: int, secret: str, watched: Connection) -> None:
     """The process of a node. It ends when its parent does, however that ends."""
     os.setsid()  # Ctrl-C is for the router, which drains first
-    torch.set_num_threads(1)
     log_to_stderr(logging.WARNING)
     server = server_of(node_app(folder, secret), Listen(port=port))
 

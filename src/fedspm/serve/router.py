@@ -5,7 +5,6 @@ import base64
 import logging
 import time
 from collections.abc import AsyncIterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -17,17 +16,17 @@ from torch import Tensor
 
 from fedspm.data.images import encode_png
 from fedspm.errors import FedSPMError
-from fedspm.serve.batching import Batcher
+from fedspm.serve.batching import Batcher, worker
 from fedspm.serve.bundle import Card, RouterModel, Sight, load_router
 from fedspm.serve.dispatch import Answered, Dispatcher, RemoteNode
 from fedspm.serve.guard import Callers, Limits, Refused, read_table
 from fedspm.serve.metrics import RouterMetrics
-from fedspm.serve.node import AT_ONCE
 from fedspm.serve.reading import read_query
 from fedspm.serve.reloading import Current
 from fedspm.serve.transport import Http, Transport
 
 DEADLINE = 10.0  # seconds that an answer may take
+LOOKED_AT_ONCE = 1024  # rows; many, so that each node gets a large part of them
 WARNING = "this query resembles the data of no client; do not rely on the answer"
 NODE_LINE = 'north = "https://north.example:8001"'
 log = logging.getLogger("fedspm.serve")
@@ -72,9 +71,9 @@ class Router:
         self._addresses = nodes  # a file is read again when a bundle brings a client that is not known yet
         self._nodes: dict[str, RemoteNode] = {}
         self._meet(self.current.model.card)
-        self._worker = ThreadPoolExecutor(1, "look")
-        self._readers = ThreadPoolExecutor(2, "read")
-        self._batcher = Batcher(self._look, len, AT_ONCE, self.metrics.batch_rows.observe)
+        self._worker = worker("look")
+        self._readers = worker("read", 2)
+        self._batcher = Batcher(self._look, len, LOOKED_AT_ONCE, self.metrics.batch_rows.observe)
         self._waiting = 0
 
     # -- one request -------------------------------------------------------------------------------------------------
