@@ -33,6 +33,7 @@ def test_the_papers_settings_for_cifar(name):
     assert (config.rounds, config.predictor.dimension, config.router.dimension) == (400, 64, 64)
     assert (config.predictor.batch_size, config.data.clients, config.shift.inverted_channels) == (128, 8, "green")
     assert resolve({}).shift.inverted_channels == "all"
+    assert (config.em.hold, resolve({"data": {"name": name}, "preset": "paper"}).em.hold) == (40, 0)
 
 
 def test_the_papers_settings_for_fed_isic2019():
