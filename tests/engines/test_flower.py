@@ -1,5 +1,7 @@
 """The Flower engine in a loop: the same bits as in process, whatever happens to a site."""
 
+import time
+
 import pytest
 import torch
 
@@ -87,6 +89,21 @@ def test_a_missing_site_keeps_its_row_of_tau_and_rejoins(vectors, tmp_path, spm)
     third = one_round(spm, engine, second, 2)
     assert engine.absent == {}
     assert not torch.equal(third["tau"][0], second["tau"][0])
+
+
+def test_a_site_that_is_too_busy_to_say_who_it_is_is_asked_again(vectors, tmp_path, spm):
+    lost = []
+    engine = loop_engine(vectors, spm, tmp_path, lambda step, site, content: None if (step, site) in lost else content)
+    shared = one_round(spm, engine, begin(spm, engine), 0)
+    back = engine.grid.sites.pop(10)
+    lost.append(("join", "north"))
+    engine.grid.sites[77] = Site(back.config)
+    shared = one_round(spm, engine, shared, 1)
+    assert "not connected" in engine.absent["north"]
+    lost.clear()
+    time.sleep(2 * engine.post.waiting.seconds)
+    one_round(spm, engine, shared, 2)
+    assert engine.absent == {}
 
 
 def test_restarting_every_site_between_all_rounds_changes_nothing(vectors, tmp_path, spm):

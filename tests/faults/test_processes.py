@@ -87,7 +87,7 @@ def assert_same(one, other):
 
 def test_a_deployment_gives_the_same_bits_and_survives_the_death_of_its_server(sites, tmp_path):
     """Three rounds; the SuperLink dies with everything it runs after the first; a new one goes on with the rest."""
-    config = config_of(sites, 3, wait=300.0)
+    config = config_of(sites, 3, wait=300.0, min_clients=4)
     with loopback(sites, config, tmp_path / "net") as net:
         run = handed_over(net, config)
         wait_until(lambda: "round 1 done" in log_of(run) or (run / OUTCOME).exists(), "the first round")

@@ -25,6 +25,7 @@ from fedspm.errors import FedSPMError, Refused, TooFewSites
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+GREETING = 30.0  # seconds that a node has to say who it is
 EVALUATION = 9000  # exchanges of an evaluation are numbered from here: they follow a round however often it is asked
 
 
@@ -98,6 +99,14 @@ class Introduction:
     classes: tuple[Any, ...]
 
 
+@dataclass(frozen=True)
+class Silence:
+    """A node that did not introduce itself is asked again, at longer and longer intervals."""
+
+    until: float  # on the monotonic clock
+    pause: float  # seconds
+
+
 def introduce(
     post: Post, nodes: set[int], seconds: float, say: Callable[[str], None] = lambda line: None
 ) -> dict[str, Introduction]:
@@ -149,6 +158,7 @@ class FlowerEngine:
         self.post, self.nodes, self.say = post, dict(nodes), say
         self._run = run
         self._ignored: set[int] = set()  # nodes that are no site of this run
+        self._silent: dict[int, Silence] = {}  # nodes that have not said who they are
         self._turn = self._attempt = -1
         self.begin_round(0)
 
@@ -287,9 +297,12 @@ class FlowerEngine:
 
     def _greet(self, online: set[int]) -> None:
         """A site that came back under another number is asked for its name; one that is here keeps its own."""
-        if strangers := online - set(self.nodes.values()) - self._ignored:
+        strangers = online - set(self.nodes.values()) - self._ignored
+        now = time.monotonic()
+        if strangers := {node for node in strangers if node not in self._silent or self._silent[node].until <= now}:
             names = set(self.algorithm.task.names)
-            for name, site in introduce(self.post, strangers, min(30.0, self.post.waiting.seconds), self.say).items():
+            patience = min(GREETING, self.post.waiting.seconds)
+            for name, site in introduce(self.post, strangers, patience, self.say).items():
                 if name in names and self.nodes.get(name) not in online:
                     self.nodes[name] = site.node
                 else:
@@ -297,4 +310,6 @@ class FlowerEngine:
                         f"a node calls itself {name!r} and is ignored: no site of this run is missing under that name"
                     )
                     self._ignored.add(site.node)
-            self._ignored |= strangers - set(self.nodes.values())
+            for node in strangers - set(self.nodes.values()) - self._ignored:  # busy, perhaps: asked again
+                pause = 2 * self._silent[node].pause if node in self._silent else patience
+                self._silent[node] = Silence(time.monotonic() + pause, pause)
