@@ -4,7 +4,7 @@ import tomllib
 
 import pytest
 
-from fedspm.config import dotted, load_config, parse_assignments, resolve
+from fedspm.config import dotted, load_config, parse_assignments, recorded, resolve
 from fedspm.errors import DamagedFile, FedSPMError
 
 
@@ -25,6 +25,19 @@ def test_the_paper_preset_is_the_method_as_printed():
     assert not config.em.scaled_steps
     assert (config.predictor.normalisation, config.predictor.grid) == ("batch", 1)
     assert resolve({"preset": "paper"}, {"predictor": {"normalisation": "group"}}).predictor.normalisation == "group"
+
+
+def test_what_was_written_down_before_a_key_existed_has_its_default_and_not_todays_preset():
+    said = resolve({"preset": "paper"}).said()
+    assert recorded(said).predictor.grid == 1
+    del said["predictor"]["grid"]
+    assert recorded(said).predictor.grid == 4
+
+
+def test_settings_that_shift_images_are_refused_for_own_data_however_it_is_named(tmp_path):
+    for data in ({"name": str(tmp_path)}, {"name": "own", "path": str(tmp_path)}):
+        with pytest.raises(FedSPMError, match=r"shift\.colour is for images that are still to be divided"):
+            resolve({"data": data, "shift": {"colour": 0.9}})
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])

@@ -84,13 +84,7 @@ class Data(Strict):
     @model_validator(mode="before")
     @classmethod
     def _name_or_path(cls, values: Any) -> Any:
-        """`name` may be the path of one's own data: it has a separator, or it exists and is no data set's name."""
-        name = values.get("name") if isinstance(values, dict) else None
-        if not isinstance(name, str) or name in (OWN, IN_MEMORY) or is_known(name):
-            return values
-        if "/" in name or os.sep in name or Path(name).expanduser().exists():
-            return {**values, "name": OWN, "path": name}
-        return values
+        return _own_by_path(values)
 
     @field_validator("ignore", "without", mode="before")
     @classmethod
@@ -108,9 +102,6 @@ class Data(Strict):
         """Somebody's own data as it was found, with everything that is wrong with it."""
         if self.path is None:
             raise FedSPMError("data.name = 'own' needs a data.path: the folder or file of the data")
-        for key in CONSTRUCTED:
-            if (value := getattr(self, key)) != Data.model_fields[key].default:
-                raise FedSPMError(f"data.{key} = {value}: {self.path} is divided over clients already; leave it out")
         return read_own(self.path, self.reading)
 
     @property
@@ -126,6 +117,16 @@ class Data(Strict):
         if isinstance(path, dict):
             return {name: each.expanduser().resolve() for name, each in path.items()}
         return path and path.expanduser().resolve()
+
+
+def _own_by_path(data: Any) -> Any:
+    """`data.name` may be the path of one's own data: it has a separator, or it exists and is no data set's name."""
+    name = data.get("name") if isinstance(data, Mapping) else None
+    if not isinstance(name, str) or name in (OWN, IN_MEMORY) or is_known(name):
+        return data
+    if "/" in name or os.sep in name or Path(name).expanduser().exists():
+        return {**data, "name": OWN, "path": name}
+    return data
 
 
 class Shift(Strict):
@@ -226,10 +227,20 @@ def load_config(path: Path) -> dict[str, Any]:
 def resolve(*layers: Mapping[str, Any]) -> Config:
     """One configuration from layers, later ones winning; below them what the preset and the data set they name set."""
     wanted = merged(*layers)
+    return _validated(wanted, _defaults(wanted))
+
+
+def recorded(said: Mapping[str, Any]) -> Config:
+    """A configuration that was written down. A key that it lacks came later and has the default of its field, which is
+    how things were before: not what today's preset sets."""
+    return _validated(said, Config().model_dump())
+
+
+def _validated(wanted: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
     _refuse_unknown_keys(wanted, Config, "")
     _refuse_meaningless_keys(wanted)
     try:
-        return Config.model_validate(merged(_defaults(wanted), wanted))
+        return Config.model_validate(merged(defaults, wanted))
     except ValidationError as error:
         first = error.errors()[0]
         table, *rest = first["loc"]
@@ -238,11 +249,16 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
         raise FedSPMError(f"{where} = {first['input']!r}: {_plain(first['msg'])}") from error
 
 
-def differences(one: Config, other: Config) -> list[str]:
-    """Settings that change a result and are not the same, as `key: this, now that`."""
+def changed(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
+    """Settings that change a result and are not the same, by key."""
     indifferent = {"diagnose_every", "workers", "device", "engine", "keep_checkpoints", "tensorboard"}
-    values = [{key: config.value(key) for key in _keys(Config) if key not in indifferent} for config in (one, other)]
-    return [f"{key}: {values[0][key]}, now {values[1][key]}" for key in values[0] if values[0][key] != values[1][key]]
+    both = {key: (one.value(key), other.value(key)) for key in _keys(Config) if key not in indifferent}
+    return {key: (this, that) for key, (this, that) in both.items() if this != that}
+
+
+def differences(one: Config, other: Config) -> list[str]:
+    """The same as sentences: `key: this, now that`."""
+    return [f"{key}: {this}, now {that}" for key, (this, that) in changed(one, other).items()]
 
 
 def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
@@ -289,7 +305,8 @@ def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data_name(wanted: Mapping[str, Any]) -> str:
-    return str(wanted.get("data", {}).get("name", Data().name))
+    data = wanted.get("data", {})
+    return str(_own_by_path(data).get("name", Data().name)) if isinstance(data, Mapping) else Data().name
 
 
 def _refuse_meaningless_keys(wanted: Mapping[str, Any]) -> None:
@@ -297,10 +314,11 @@ def _refuse_meaningless_keys(wanted: Mapping[str, Any]) -> None:
     for table, keys in _meaningless(name).items():
         for key in wanted.get(table, {}):
             if key in keys:
-                how = DIVIDED.get(name, "as you divided it")
+                which = (
+                    f"{name} comes divided ({DIVIDED[name]})" if name in DIVIDED else "your own data is divided already"
+                )
                 raise FedSPMError(
-                    f"{table}.{key} is for images that are still to be divided over clients; {name} comes divided "
-                    f"({how}), so leave it out"
+                    f"{table}.{key} is for images that are still to be divided over clients; {which}, so leave it out"
                 )
     if "size" in wanted.get("data", {}) and name in NAMED and not NAMED[name].size:
         raise FedSPMError(f"data.size: the images of {name} all have one size; leave it out")

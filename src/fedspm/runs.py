@@ -20,7 +20,7 @@ from safetensors.torch import load_file, save, save_file
 from torch import Tensor, nn
 
 from fedspm.algorithms import algorithm_named
-from fedspm.config import IN_MEMORY, Config, load_config, resolve
+from fedspm.config import IN_MEMORY, Config, load_config, recorded
 from fedspm.core.algorithm import Algorithm, Task
 from fedspm.core.replies import Tensors, plain
 from fedspm.data.federation import Federation
@@ -111,7 +111,7 @@ class Run:
 
     @property
     def config(self) -> Config:
-        return resolve(load_config(self.path / "config.toml"))
+        return recorded(load_config(self.path / "config.toml"))
 
     @property
     def manifest(self) -> dict[str, Any]:

@@ -281,7 +281,7 @@ def test_a_path_is_a_name_in_the_configuration(tmp_path, monkeypatch):
     assert again.federation().fingerprint == settings.federation().fingerprint
     with pytest.raises(FedSPMError, match="there is no folder or file"):
         resolve({"data": {"name": "./nothing"}}).federation()
-    with pytest.raises(FedSPMError, match=r"data.clients = 5: .* is divided over clients already"):
+    with pytest.raises(FedSPMError, match=r"data.clients is for images .* your own data is divided already"):
         resolve({"data": {"name": str(tmp_path), "clients": 5}}).federation()
 
 

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from fedspm import Federation
 from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import evaluate
+from fedspm.mixture.model import log_likelihood
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round, personalised
 from small import small_settings
@@ -99,6 +101,21 @@ def test_ditto_moves_from_local_to_global_as_lambda_grows(vectors):
 def test_fedbabu_never_moves_the_shared_head(vectors):
     start = trained(vectors, "fedbabu", rounds=1).shared["head.weight"]
     assert start.equal(trained(vectors, "fedbabu", rounds=4).shared["head.weight"])
+
+
+def test_fedbabu_tunes_its_head_on_the_features_that_it_is_evaluated_on():
+    """With batch normalisation those of the averaged statistics, not of the client's own batches."""
+    draw = torch.Generator().manual_seed(0)
+    shifts = {"dark": 0.0, "light": 3.0}
+    rows = {name: (torch.rand(30, 3, 8, 8, generator=draw) + by, torch.arange(30) % 3) for name, by in shifts.items()}
+    block = {"encoder": "resnet", "normalisation": "batch", "dimension": 4, "momentum": 0.9, "steps": 3}
+    model = trained(Federation.from_arrays(rows), "fedbabu", rounds=2, predictor=block)
+    x, y = rows["light"]
+    head = model.shared["head.weight"].clone().requires_grad_()
+    features = model.embed(x)["predictor"].detach()
+    log_likelihood(head, model.shared["head.bias"], features)[torch.arange(30), 0, y].mean().backward()
+    one_step = head.detach() + 0.01 * head.grad  # all rows are one batch, and one pass is one step
+    torch.testing.assert_close(model.privates[1]["head.weight"], one_step, rtol=1e-4, atol=1e-6)
 
 
 def test_an_unknown_option_is_named(vectors):

@@ -45,17 +45,22 @@ class FedAvg(Algorithm):
         return self.predictor.take(state) | {name: state[name] for name in HEAD}
 
     def loss(self, w: Tensors, batch: Batch, shared: Tensors) -> Tensor:
-        """Cross-entropy of the model w on a batch."""
-        features = self.predictor(w, self.standardise(shared, batch.x), training=True)
+        """What local steps descend."""
+        return self.cross_entropy(w, batch, shared)
+
+    def cross_entropy(self, w: Tensors, batch: Batch, shared: Tensors, training: bool = True) -> Tensor:
+        """Of the model w on a batch."""
+        features = self.predictor(w, self.standardise(shared, batch.x), training=training)
         return -of_label(log_likelihood(w["head.weight"], w["head.bias"], features), batch.y).mean()
 
     def fine_tuned(self, client: Client, shared: Tensors, epochs: int, fixed: tuple[str, ...] = ()) -> Tensors:
-        """The global model after some passes over a client's own rows, at the first round's learning rate."""
+        """The global model after some passes over a client's own rows, at the first round's learning rate. A body that
+        is fixed normalises as in evaluation."""
         block = self.settings.predictor
         size = min(block.batch_size, client.n)
         return minimise(
             self.weights(shared),
-            lambda w, batch: FedAvg.loss(self, w, batch, shared),
+            lambda w, batch: self.cross_entropy(w, batch, shared, training=not fixed),
             client.batches("fine-tune", size, -(-epochs * client.n // size)),
             learning_rate=block.learning_rate,
             momentum=block.momentum,

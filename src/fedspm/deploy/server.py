@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedspm.algorithms import algorithm_named
-from fedspm.config import Config, load_config, resolve
+from fedspm.config import Config, load_config, recorded
 from fedspm.engines.flower import FlowerEngine, Introduction, Post, Waiting, agreed_task, introduce
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
@@ -64,7 +64,7 @@ class Log:
 
 def serve_run(grid: Grid, folder: Path, log: Log) -> None:
     torch.set_num_threads(1)  # as every engine: the bits must not depend on the machine's cores
-    config = resolve(load_config(folder / "config.toml"))
+    config = recorded(load_config(folder / "config.toml"))
     post = Post(grid, Waiting(config.sites.wait, config.sites.min_clients, POLL))
     run = Run(folder)
     nodes: dict[str, int] = {}

@@ -8,7 +8,7 @@ from typing import Any
 from filelock import FileLock
 
 from fedspm.comparison import record, record_lines
-from fedspm.config import differences, resolve
+from fedspm.config import differences, recorded
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.experiments.plan import Plan
 from fedspm.files import write_atomically
@@ -39,7 +39,7 @@ class Records:
         line = self.lines.get(_key(cell))
         if line is None:
             return False
-        if different := differences(resolve(line["settings"]), cell.config):
+        if different := differences(recorded(line["settings"]), cell.config):
             raise FedSPMError(
                 f"{self.path} has {cell.name} with other settings ({'; '.join(different)}); give another --out"
             )
@@ -78,7 +78,7 @@ class Records:
 
 def _settings(line: dict[str, Any]) -> str:
     """Comparable whatever was added to the settings since: what a line does not say has its default."""
-    return json.dumps(resolve(line["settings"]).said(), sort_keys=True)
+    return json.dumps(recorded(line["settings"]).said(), sort_keys=True)
 
 
 def _key(cell: Cell) -> Key:

@@ -11,7 +11,7 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedspm.comparison import ACCURACIES, Method, method_rows
-from fedspm.config import resolve
+from fedspm.config import changed, recorded, resolve
 from fedspm.experiments.plan import Panel, Plan
 from fedspm.experiments.records import Records
 from fedspm.files import write_atomically
@@ -70,14 +70,12 @@ def reductions(plan: Plan, records: Records) -> list[str]:
     found: dict[str, None] = {}
     for line in records.ordered(plan):
         wanted = resolve(plan.settings_of(plan.panel(line["panel"]), line["method"]))
-        done = resolve(line["settings"])
-        if done.rounds < wanted.rounds:
-            found[f"{done.rounds} rounds instead of {wanted.rounds}"] = None
-        if done.data != wanted.data:
-            given, asked = done.data.model_dump(), wanted.data.model_dump()
-            found |= {
-                f"data.{key} = {given[key]} instead of {asked[key]}": None for key in given if given[key] != asked[key]
-            }
+        different = changed(wanted, recorded(line["settings"]))
+        for key, (asked, given) in different.items():
+            if key == "rounds":
+                found[f"{given} rounds instead of {asked}"] = None
+            elif key not in ("seed", "horizon", "eval_every"):
+                found[f"{key} = {given} instead of {asked}"] = None
     return list(found)
 
 
