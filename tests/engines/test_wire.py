@@ -124,7 +124,7 @@ BAD = {
     "a stale tag": (header(tag="run1/1/1/0"), "belongs to exchange"),
     "another run's tag": (header(tag="run2/2/1/0"), "belongs to exchange"),
     "an unknown kind": (header(kind="sum"), "kind of reply"),
-    "rows where a mean was due": (header(kind="rows"), "of shape"),
+    "rows where a mean was due": (header(kind="rows"), "most sites"),
     "a refusal": (header(kind="refusal", why="no time"), "no time"),
 }
 
@@ -177,6 +177,7 @@ def test_a_good_reply_is_not_refused(after_a_round):
         (tensor("tau", value(np.nan)), "not finite"),
         (tensor("tau", lambda values: values[:1]), "of shape"),
         (tensor("rows", lambda values: values), "not declared"),
+        (without("tau"), "is missing"),
         (header(kind="mean", weight=1.0), "of shape"),
     ],
 )

@@ -186,7 +186,7 @@ class Gate:
         return weight
 
     def _check_against_shared(self, averaged: Tensors, row: Tensors) -> Signature:
-        """A tensor named as a shared one has its type and shape (of a row of it, in `row`), and none is missing."""
+        """A tensor named as a shared one has its type and shape (τ in `row`: of a row of it), and none is missing."""
         free = set()
         half = self._algorithm.settings.wire.precision == "half"
         changes = half and as_changes(self._algorithm.settings, self._shared, averaged)
@@ -195,7 +195,7 @@ class Gate:
             if known is None:
                 free.add((name, tuple(value.shape), value.dtype))
                 continue
-            shape = known.shape[1:] if name in row else known.shape
+            shape = known.shape[1:] if name == "tau" and name in row else known.shape
             kind = torch.float16 if changes and name in averaged and known.is_floating_point() else known.dtype
             if value.shape != shape or value.dtype != kind:
                 found, expected = (
@@ -203,7 +203,7 @@ class Gate:
                 )
                 raise Refused(f"{name!r} is {found}, not {expected}")
         declared = self._algorithm.leaves.get(self._step, frozenset())
-        if averaged and self._step not in self._algorithm.partial:
+        if self._step not in self._algorithm.partial:
             for name in self._shared:
                 if {name, name.split(".")[0]} & declared and name not in averaged | row:
                     raise Refused(f"{name!r} is missing")
