@@ -87,7 +87,7 @@ def test_clipping_alone_claims_nothing(vectors):
 
 
 def test_noise_needs_a_clip():
-    with pytest.raises(FedSPMError, match=r"set privacy\.clip as well"):
+    with pytest.raises(FedSPMError, match=r"^privacy: noise is in units of clip; set privacy\.clip as well$"):
         resolve({"privacy": {"noise": 1.0}})
 
 

@@ -28,8 +28,10 @@ def choice_cells(settings: Mapping[str, Any], components: str, seeds: str, folde
             chosen = {"components": count, "seed": seed}
             held = {"data": {"validation_fraction": HELD_OUT}}
             config = resolve(merged(held, settings, chosen))
-            if not algorithm_named(config.algorithm).routes:
-                raise FedSPMError(f"{config.algorithm} has no model of x; choose C for fedspm or fedgmm")
+            method = algorithm_named(config.algorithm)
+            if not (method.routes and method.mixes):
+                lacks = "components" if method.routes else "model of x"
+                raise FedSPMError(f"{config.algorithm} has no {lacks}; choose C for fedspm or fedgmm")
             cells.append(Cell(f"C={count}", config, folder / "runs" / f"c{count}-seed{seed}"))
     return cells
 

@@ -246,7 +246,8 @@ def _validated(wanted: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config
         table, *rest = first["loc"]
         inner = rest[:1] if table in ("predictor", "router", "em", "privacy", "wire", "data", "shift", "sites") else []
         where = ".".join(map(str, [table, *inner]))
-        raise FedSPMError(f"{where} = {first['input']!r}: {_plain(first['msg'])}") from error
+        given = "" if isinstance(first["input"], Mapping) else f" = {first['input']!r}"  # a table is only named
+        raise FedSPMError(f"{where}{given}: {_plain(first['msg'])}") from error
 
 
 def changed(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
@@ -356,4 +357,5 @@ def _keys(model: type[BaseModel], prefix: str = "") -> list[str]:
 
 
 def _plain(message: str) -> str:
+    message = message.removeprefix("Value error, ")
     return message[0].lower() + message[1:]

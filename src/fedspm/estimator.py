@@ -208,7 +208,7 @@ def _differences(config: Config) -> dict[str, Any]:
     usual = resolve({"preset": config.preset})
     different: dict[str, Any] = {}
     for name, value in config:
-        if isinstance(value, Strict) and name not in ("data", "shift"):
+        if isinstance(value, Strict) and name != "data":
             pairs = [(f"{name}.{key}", inner, getattr(getattr(usual, name), key)) for key, inner in value]
         elif isinstance(value, dict):
             pairs = [(f"{name}.{key}", inner, None) for key, inner in value.items()]

@@ -248,9 +248,14 @@ def _components(model: Model, federation: Federation) -> dict[str, float]:
         return {}
     from sklearn.metrics import adjusted_rand_score  # slow to import, and a site does not need it
 
-    found = [private["responsibilities"].argmax(1).cpu() for private in model.privates]
-    n = sum(map(len, found))
-    pairs = list(zip(found, federation.truth.train, strict=True))
+    pairs = [
+        (private["responsibilities"].argmax(1).cpu(), truth)
+        for private, truth in zip(model.privates, federation.truth.train, strict=True)
+        if "responsibilities" in private  # a client that was never drawn has none
+    ]
+    if not pairs:
+        return {}
+    n = sum(len(truth) for _, truth in pairs)
     purity = sum(purity_count(component, truth) for component, truth in pairs) / n
     rand = sum(len(truth) * adjusted_rand_score(truth.numpy(), component.numpy()) for component, truth in pairs) / n
     return {"component_purity": purity, "component_rand_index": rand}

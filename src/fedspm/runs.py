@@ -309,7 +309,7 @@ def require_same(run: Run, federation: Federation) -> None:
 
 def refuse_existing(path: Path) -> None:
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
-        hint = f", or go on with it: `fedspm resume {path}`" if (path / "metrics.jsonl").exists() else ""
+        hint = f", or go on with it: `fedspm resume {path}`" if (path / "manifest.json").exists() else ""
         raise FedSPMError(f"{path} already exists and is not touched; choose another folder{hint}")
 
 

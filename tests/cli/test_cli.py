@@ -140,6 +140,11 @@ def one_sentence(*arguments, **options):
     return message
 
 
+def test_whoever_names_a_run_again_is_told_how_to_go_on(tmp_path):
+    (tmp_path / "manifest.json").write_text("{}")  # killed before its first evaluation
+    assert f"fedspm resume {tmp_path}" in one_sentence("train", "--out", tmp_path)
+
+
 def test_mistakes_get_one_sentence(run, tmp_path):
     out, _ = run
     assert "already exists" in one_sentence("train", "--out", out)

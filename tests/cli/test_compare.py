@@ -157,6 +157,11 @@ def test_choosing_the_number_of_components(tmp_path):
     for line in map(json.loads, lines):
         assert line["predictive_log_likelihood"] < line["log_likelihood"] < 0
         assert f"{line['predictive_log_likelihood']:.4f}" in page
-    refused = fedspm("choose", "--algorithm", "fedavg", "--out", tmp_path / "no", check=False)
+
+
+@pytest.mark.parametrize(("algorithm", "lacks"), [("fedavg", "model of x"), ("feddrm", "components")])
+def test_only_a_mixture_that_routes_has_components_to_choose(tmp_path, algorithm, lacks):
+    choose = ("choose", "--algorithm", algorithm, "--components", "1,2,3", "--out", tmp_path / "no")
+    refused = fedspm(*choose, check=False)
     assert refused.returncode == 1
-    assert "has no model of x" in refused.stderr
+    assert f"{algorithm} has no {lacks}; choose C for fedspm or fedgmm" in refused.stderr

@@ -125,6 +125,14 @@ def test_validation_rows_come_from_training_rows_only(sample):
         assert all(row.numpy().tobytes() in rows for row in validation.x)
 
 
+def test_validation_leaves_rows_to_train_on(vectors):
+    for fraction, left in ((0.99, 1), (0.999, 0)):
+        why = f"validation_fraction = {fraction} leaves {left} of the 90 training rows of client 'north'"
+        with pytest.raises(FedSPMError, match=why):
+            vectors.with_validation(fraction, seed=0)
+    assert vectors.with_validation(0.95, seed=0).counts == (4, 6, 8)
+
+
 @pytest.mark.parametrize("content", [b"", b"\x00\x00\x08\x03" + b"\x00" * 12 + b"extra", b"junk" * 100])
 def test_a_damaged_idx_file_is_named(tmp_path, content):
     path = tmp_path / "images-idx3-ubyte"

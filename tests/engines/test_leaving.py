@@ -2,6 +2,7 @@
 
 import math
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -60,6 +61,16 @@ def client(round=0, name="north", n=90):
 NORTH = client()
 
 
+@pytest.fixture
+def fedmedian(monkeypatch):
+    """The method of examples/plugin, whose updates are rows."""
+    monkeypatch.syspath_prepend(Path(__file__).parents[2] / "examples" / "plugin" / "src")
+    from fedspm_example.fedmedian import FedMedian
+
+    monkeypatch.setitem(ALGORITHMS, "fedmedian", FedMedian)
+    return FedMedian
+
+
 def departed(values, client=NORTH, step="update", secret="", **changes):
     """(what the server sent, what leaves) of an update by `values`."""
     shared = {f"w.{i}": torch.full_like(value, 0.25) for i, value in enumerate(values)}
@@ -78,6 +89,17 @@ def test_flower_gives_the_bits_and_bytes_of_the_in_process_engine(vectors, tmp_p
     expected, local = in_process(vectors, 2, **changes)
     torch.set_num_threads(1)
     engine = loop_engine(vectors, algorithm_of(ALGORITHMS[name], small_settings(**changes), vectors), tmp_path)
+    assert_same(expected, trained(engine.algorithm, engine, 2))
+    assert engine.said == []
+    assert engine.traffic.metrics() == local.traffic.metrics()
+
+
+@pytest.mark.parametrize("changes", [{}, HALF])
+def test_updates_that_are_rows_pass_the_gate(vectors, tmp_path, fedmedian, changes):
+    changes = {"algorithm": "fedmedian", **changes}
+    expected, local = in_process(vectors, 2, **changes)
+    torch.set_num_threads(1)
+    engine = loop_engine(vectors, algorithm_of(fedmedian, small_settings(**changes), vectors), tmp_path)
     assert_same(expected, trained(engine.algorithm, engine, 2))
     assert engine.said == []
     assert engine.traffic.metrics() == local.traffic.metrics()
@@ -137,6 +159,24 @@ def test_tau_stays_a_vector_of_shares_under_any_noise(vectors):
     shared, _ = in_process(vectors, privacy={"clip": 1e-6, "noise": 20.0})
     assert (shared["tau"] > 0).all()
     assert torch.allclose(shared["tau"].sum(1), torch.tensor(vectors.counts).float())
+
+
+@pytest.mark.parametrize("privacy", [{"clip": 0.01}, {"clip": 0.01, "noise": 1.0}])
+def test_an_update_in_rows_does_not_escape_the_clip(vectors, tmp_path, fedmedian, privacy):
+    changes = {"algorithm": "fedmedian", "privacy": privacy}
+    why = r"step update: .*leaves in Rows.*reply with Mean, or train without privacy\.clip"
+    with pytest.raises(TrainingFailed, match=why):
+        in_process(vectors, 1, **changes)
+    engine = loop_engine(vectors, algorithm_of(fedmedian, small_settings(**changes), vectors), tmp_path)
+    with pytest.raises(TooFewSites, match=why):
+        trained(engine.algorithm, engine, 1)
+
+
+def test_what_leaves_beside_tau_is_kept():
+    row = Rows.of("north", tau=torch.tensor([30.0, 60.0]), loss=torch.tensor(0.5))
+    left = Departure(small_settings(**NOISE), client(), "expect", {})(row).rows["north"]
+    assert left["loss"] == 0.5
+    assert not torch.equal(left["tau"], row.rows["north"]["tau"])
 
 
 def test_noise_follows_from_secret_client_round_step_and_content_alone():

@@ -1,11 +1,14 @@
 """`clients_per_round`: whoever is not drawn rests, keeps its state and its row of τ."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
 from fedspm.algorithms import ALGORITHMS, algorithm_named
+from fedspm.data.federation import Truth
 from fedspm.engines.local import LocalEngine
-from fedspm.evaluation import evaluate
+from fedspm.evaluation import evaluate, purity_count
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round, personalised
 from small import small_settings
@@ -61,3 +64,21 @@ def test_every_algorithm_trains_with_a_part_of_its_clients(vectors, name):
         metrics = evaluate(personalised(algorithm, engine, shared), vectors)
     assert all(value.isfinite().all() for value in shared.values())
     assert set(metrics["clients"]) == set(vectors.names)
+
+
+@pytest.mark.parametrize("rounds", [0, 1])
+def test_components_are_judged_of_the_clients_that_were_drawn(vectors, rounds):
+    hidden = [tuple((part.x[:, 0] > 2).long() for part in parts) for parts in (vectors.train, vectors.test)]
+    known = replace(vectors, truth=Truth(*hidden, torch.full((3, 2), 0.5)))
+    algorithm = build(known, clients_per_round=1, em={"start": "random"})
+    with LocalEngine(known, seed=0, workers=1) as engine:
+        shared = begin(algorithm, engine)
+        for number in range(rounds):
+            shared = one_round(algorithm, engine, shared, number)
+        model = personalised(algorithm, engine, shared)
+    metrics = evaluate(model, known)
+    assert ("component_purity" in metrics) == ("component_rand_index" in metrics) == (rounds > 0)
+    if rounds:
+        (i,) = algorithm.participants(0)
+        found = model.privates[i]["responsibilities"].argmax(1)
+        assert metrics["component_purity"] == purity_count(found, known.truth.train[i]) / known.counts[i]

@@ -124,7 +124,7 @@ BAD = {
     "a stale tag": (header(tag="run1/1/1/0"), "belongs to exchange"),
     "another run's tag": (header(tag="run2/2/1/0"), "belongs to exchange"),
     "an unknown kind": (header(kind="sum"), "kind of reply"),
-    "rows where a mean was due": (header(kind="rows"), "of shape"),
+    "rows where a mean was due": (header(kind="rows"), "most sites"),
     "a refusal": (header(kind="refusal", why="no time"), "no time"),
 }
 
@@ -177,6 +177,10 @@ def test_a_good_reply_is_not_refused(after_a_round):
         (tensor("tau", value(np.nan)), "not finite"),
         (tensor("tau", lambda values: values[:1]), "of shape"),
         (tensor("rows", lambda values: values), "not declared"),
+        (without("tau"), "is missing"),
+        (tensor("tau", lambda values: torch.tensor([-5.0, 95.0])), "not shares of its 90 rows"),
+        (tensor("tau", lambda values: torch.tensor([1e6, 30.0])), "not shares of its 90 rows"),
+        (tensor("tau", lambda values: 0.99 * values), "not shares of its 90 rows"),
         (header(kind="mean", weight=1.0), "of shape"),
     ],
 )
@@ -189,3 +193,27 @@ def test_a_bad_row_of_tau_is_refused_and_the_last_one_kept(after_a_round, bad, w
     assert why in engine.said[0]
     assert torch.equal(result["tau"][0], shared["tau"][0])
     assert not torch.equal(result["tau"][1], shared["tau"][1])
+
+
+@pytest.mark.parametrize(
+    ("bad", "why"),
+    [
+        (tensor("right", lambda values: values + 1000), "not counts of 60 test rows"),
+        (tensor("right", lambda values: -1 - values), "not counts of 60 test rows"),
+        (tensor("rows", lambda values: -values), "not counts of -60 test rows"),
+        (tensor("routed", value(-3)), "not counts of 60 test rows"),
+        (tensor("routed", value(61)), "not counts of 60 test rows"),
+        (tensor("routed", lambda values: values[:2]), "not a count a site"),
+        (tensor("right", lambda values: values.double()), "not a count"),
+        (without("right"), "'right' is missing"),
+    ],
+)
+def test_impossible_counts_are_refused(after_a_round, bad, why):
+    _, engine, shared, spoil, _ = after_a_round
+    spoil.clear()
+    engine.said.clear()
+    assert engine.count(shared).keys() == {"north", "south", "west"}
+    assert engine.said == []
+    spoil["evaluate"] = bad
+    assert engine.count(shared).keys() == {"south", "west"}
+    assert why in engine.said[0]

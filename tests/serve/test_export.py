@@ -24,6 +24,7 @@ def test_router_and_nodes_answer_as_the_model_does(vectors, tmp_path, algorithm,
     x = torch.cat([part.x for part in vectors.test])
     (piece,) = chunks(x)
     sight = router.look(piece)
+    assert router.card.settings.components == sight.components.shape[2]
     assert np.array_equal(sight.posterior, model.route(x))
     assert torch.allclose(sight.components.sum(2), torch.ones(len(x), 3))
     for name, folder in zip(router.card.names, router.card.folders, strict=True):

@@ -252,6 +252,11 @@ class Federation:
         kept, held, truth_kept, truth_held = [], [], [], []
         for i, (name, part) in enumerate(zip(self.names, self.train, strict=True)):
             keep, hold = _split_rows(len(part), fraction, (seed, name, "validation"))
+            if len(keep) < 2:
+                raise FedSPMError(
+                    f"data.validation_fraction = {fraction:g} leaves {len(keep)} of the {len(part)} training rows of "
+                    f"client {name!r}; every client needs at least two: choose a smaller one"
+                )
             kept.append(part.take(keep))
             held.append(part.take(hold))
             if self.truth is not None:

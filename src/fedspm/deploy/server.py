@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedspm.algorithms import algorithm_named
 from fedspm.config import Config, load_config, recorded
+from fedspm.deploy.launch import LOG, OUTCOME
 from fedspm.engines.flower import FlowerEngine, Introduction, Post, Waiting, agreed_task, introduce
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
@@ -21,8 +22,6 @@ from fedspm.runs import Run
 from fedspm.training import train_on
 
 POLL = 0.1  # seconds between looks for answers
-OUTCOME = "outcome.json"
-LOG = "server.log"
 
 app = ServerApp()
 

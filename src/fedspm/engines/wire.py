@@ -20,6 +20,7 @@ from fedspm.errors import Refused
 
 HEADER, SHARED, ARGUMENTS, REPLY, ROW = "fedspm", "shared", "arguments", "reply", "row"
 PACKED, FORMAT = "tensors", "safetensors"
+ROUNDING = 1e-4  # by which the shares of a site's rows may miss their number: they are in single precision
 KINDS = {torch.float16, torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
 Header = dict[str, Any]
 Signature = frozenset[tuple[str, tuple[int, ...], torch.dtype]]
@@ -165,6 +166,7 @@ class Gate:
         if twice := row.keys() & averaged.keys():
             raise Refused(f"{min(twice)!r} comes twice")
         free = self._check_against_shared(averaged, row)
+        self._check_sums(site, row)
         if kind == "rows":
             return Received(site, Rows.of(site, **row), free)
         mean = Mean(self._weight(header, site), **averaged)
@@ -185,8 +187,22 @@ class Gate:
             raise Refused(f"its weight is {weight!r}; it must lie above 0 and be at most its rows")
         return weight
 
+    def _check_sums(self, site: str, row: Tensors) -> None:
+        """Finite and yet impossible: shares of the site's rows (noised or not), and counts of its test rows."""
+        tau, n = row.get("tau"), self._counts[site]
+        if tau is not None and ((tau < 0).any() or abs(float(tau.double().sum()) - n) > ROUNDING * n):
+            raise Refused(f"'tau' is {_few(tau)}, not shares of its {n} rows")
+        if self._step == "evaluate":
+            shapes = {"rows": (), "right": (), "routed": (len(self._counts),)}
+            for name, shape in shapes.items():
+                if name not in row or row[name].shape != shape or row[name].dtype != torch.int64:
+                    raise Refused(f"{name!r} is missing or not {'a count' if shape == () else 'a count a site'}")
+            rows, right, routed = (row[name] for name in shapes)
+            if not 0 <= right <= rows or (routed < 0).any() or routed.sum() not in (0, rows):
+                raise Refused(f"{int(right)} right and {_few(routed)} routed are not counts of {int(rows)} test rows")
+
     def _check_against_shared(self, averaged: Tensors, row: Tensors) -> Signature:
-        """A tensor named as a shared one has its type and shape (of a row of it, in `row`), and none is missing."""
+        """A tensor named as a shared one has its type and shape (τ in `row`: of a row of it), and none is missing."""
         free = set()
         half = self._algorithm.settings.wire.precision == "half"
         changes = half and as_changes(self._algorithm.settings, self._shared, averaged)
@@ -195,7 +211,7 @@ class Gate:
             if known is None:
                 free.add((name, tuple(value.shape), value.dtype))
                 continue
-            shape = known.shape[1:] if name in row else known.shape
+            shape = known.shape[1:] if name == "tau" and name in row else known.shape
             kind = torch.float16 if changes and name in averaged and known.is_floating_point() else known.dtype
             if value.shape != shape or value.dtype != kind:
                 found, expected = (
@@ -203,7 +219,7 @@ class Gate:
                 )
                 raise Refused(f"{name!r} is {found}, not {expected}")
         declared = self._algorithm.leaves.get(self._step, frozenset())
-        if averaged and self._step not in self._algorithm.partial:
+        if self._step not in self._algorithm.partial:
             for name in self._shared:
                 if {name, name.split(".")[0]} & declared and name not in averaged | row:
                     raise Refused(f"{name!r} is missing")
@@ -226,6 +242,11 @@ def outvoted(received: Sequence[Received]) -> dict[str, str]:
 def _described(kind: str, free: Signature) -> str:
     parts = [f"{name} {str(dtype).removeprefix('torch.')}{list(shape)}" for name, shape, dtype in sorted(free, key=str)]
     return f"{kind}({', '.join(parts)})"
+
+
+def _few(values: torch.Tensor) -> str:
+    shown = ", ".join(f"{value:g}" for value in values.flatten()[:5].tolist())
+    return f"[{shown}{', …' if values.numel() > 5 else ''}]"
 
 
 def nbytes(tensors: Mapping[str, torch.Tensor]) -> int:

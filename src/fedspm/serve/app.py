@@ -12,9 +12,9 @@ from pydantic import BaseModel, Field
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fedspm.serve.bundle import TENSORS
 from fedspm.serve.errors import speaking
 from fedspm.serve.guard import HEADERS, Refused
-from fedspm.serve.reading import TENSORS
 from fedspm.serve.router import How, Router
 from fedspm.version import __version__
 

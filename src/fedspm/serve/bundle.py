@@ -32,6 +32,7 @@ from fedspm.files import read_json
 from fedspm.serve.novelty import Novelty
 
 FORMAT = 1
+TENSORS = "application/x-safetensors"  # content type of packed tensors
 
 
 class Card(Strict):

@@ -15,9 +15,9 @@ from torch import Tensor
 from fedspm.core.replies import Tensors
 from fedspm.errors import FedSPMError
 from fedspm.serve.batching import Batcher
-from fedspm.serve.bundle import Sight, packed_rows, unpack
+from fedspm.serve.bundle import TENSORS, Sight, packed_rows, unpack
 from fedspm.serve.guard import Refused
-from fedspm.serve.node import AT_ONCE, TENSORS, VERSION
+from fedspm.serve.node import AT_ONCE, VERSION
 from fedspm.serve.transport import NodeFailed, Transport
 
 PROBE_EVERY = 2.0  # seconds between two looks at a node; queries themselves show sooner that one is gone

@@ -53,7 +53,7 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
         "version": version,
         "made_from": run.manifest["data_fingerprint"],
         "round": run.last_round(),
-        "settings": Settings.model_validate({key: getattr(config, key) for key in Settings.model_fields}),
+        "settings": Settings.model_validate({key: getattr(algorithm.settings, key) for key in Settings.model_fields}),
         "shape": task.shape,
         "range": run.manifest.get("range", (0.0, 1.0)),
         "classes": run.classes.tolist(),

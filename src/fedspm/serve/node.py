@@ -17,7 +17,7 @@ from fedspm.core.replies import Tensors
 from fedspm.data.arrays import as_input
 from fedspm.errors import FedSPMError
 from fedspm.serve.batching import Batcher, worker
-from fedspm.serve.bundle import NodeModel, load_node, pack, unpacked_rows
+from fedspm.serve.bundle import TENSORS, NodeModel, load_node, pack, unpacked_rows
 from fedspm.serve.errors import speaking
 from fedspm.serve.guard import Refused, bearer, read_body
 from fedspm.serve.metrics import NodeMetrics
@@ -25,7 +25,6 @@ from fedspm.serve.reloading import Current
 
 LARGEST = 256 * 2**20  # bytes that a router may send: its own limits are far smaller
 AT_ONCE = 256  # rows whose activations stay in the cache
-TENSORS = "application/x-safetensors"
 VERSION = "x-fedspm-version"
 log = logging.getLogger("fedspm.serve")
 

@@ -19,10 +19,9 @@ from torch import Tensor
 from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.images import read_image
 from fedspm.errors import FedSPMError
-from fedspm.serve.bundle import Card, unpack
+from fedspm.serve.bundle import TENSORS, Card, unpack
 from fedspm.serve.guard import Limits, Refused, read_body
 
-TENSORS = "application/x-safetensors"
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs bytes of what it cannot read
 KNOWN = f"image/*, multipart/form-data, application/json or {TENSORS}"
 
