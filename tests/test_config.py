@@ -53,6 +53,7 @@ def test_the_papers_settings_for_fed_isic2019():
     config = resolve({"data": {"name": "fed-isic2019"}})
     assert (config.rounds, config.predictor.dimension, config.router.dimension) == (400, 256, 128)
     assert (config.predictor.batch_size, config.router.batch_size, config.data.size) == (32, 32, 64)
+    assert (config.em.hold, config.em.server_step) == (20, 1)
 
 
 @pytest.mark.parametrize("name", ["fashion-mnist", "cifar10", "fed-isic2019"])
