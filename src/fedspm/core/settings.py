@@ -74,7 +74,7 @@ class Settings(Strict):
     clients_per_round: int | None = Field(
         None, ge=1, description="clients drawn for every round, the others rest; all if not given"
     )
-    min_count: int = Field(10, ge=1, description="no sum over fewer rows than this leaves a client, except τ and updates")
+    min_count: int = Field(10, ge=1, description="no sum over fewer rows than this leaves, except τ and updates")
     predictor: Predictor = Predictor(encoder="auto", momentum=0.9, steps=10)
     router: Block = Block(encoder="auto", momentum=0.95, steps=15)
     em: EM = EM()
