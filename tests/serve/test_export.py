@@ -6,11 +6,17 @@ import numpy as np
 import pytest
 import torch
 
+from fedspm.algorithms.fedspm import FedSPM
+from fedspm.config import resolve
 from fedspm.core.local import chunks
 from fedspm.errors import DamagedFile, FedSPMError
-from fedspm.runs import Run
+from fedspm.evaluation import Model
+from fedspm.manifest import site_manifest
+from fedspm.runs import Checkpoint, Run, task_of
 from fedspm.serve.bundle import load_node, load_router
-from fedspm.serve.export import export
+from fedspm.serve.export import AtSite, export, export_site
+from fedspm.serve.processes import nodes_of
+from fedspm.training import begin, one_round
 from serving import trained
 
 
@@ -85,3 +91,44 @@ def test_damage_is_said(vectors, tmp_path):
     (router / "router.safetensors").write_bytes(b"\x00" * 40)
     with pytest.raises(DamagedFile, match=r"router\.safetensors is damaged"):
         load_router(router)
+
+
+def test_across_sites_the_server_exports_the_router_and_every_site_its_own_node(vectors, tmp_path):
+    pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
+    from fedspm.deploy.demo import across_sites
+    from fedspm.engines.store import Store
+    from postbox import loop_engine
+
+    block = {"encoder": "mlp", "dimension": 4, "batch_size": 32}
+    config = across_sites(resolve({"components": 2, "predictor": block, "router": block}), vectors)
+    algorithm = FedSPM(config, task_of(vectors))
+    engine = loop_engine(vectors, algorithm, tmp_path / "sites")
+    shared = one_round(algorithm, engine, begin(algorithm, engine), 0)
+    engine.count(shared)  # every training ends with an evaluation
+    model = Model(algorithm, shared, list(engine.private_states().values()))
+
+    run = Run(tmp_path / "run")
+    run.path.mkdir()
+    (run.path / "config.toml").write_text(config.to_toml())
+    run.describe(site_manifest(algorithm, vectors.classes))
+    run.save(Checkpoint(1, 0.0, shared, {}), keep=1)
+    done = export(run, tmp_path / "bundle")
+    assert done.folders == []
+    assert [path.name for path in (tmp_path / "bundle").iterdir()] == ["router"]
+    router = load_router(tmp_path / "bundle" / "router")
+    (x,) = chunks(torch.cat([part.x for part in vectors.test]))
+    sight = router.look(x)
+    with torch.no_grad():
+        embedding = model.embed(x)
+        assert torch.equal(sight.posterior, model.posterior(embedding))
+        for i, site in enumerate(engine.grid.sites.values()):
+            name = site.config.name
+            store = Store.of(site.config.state, "run1")
+            last, turn = store.last_shared()
+            kept = AtSite("run1", name, store.description(), turn, last, store.newest())
+            assert export_site(kept, tmp_path / name) == done.version
+            node = load_node(tmp_path / name)
+            assert (node.card.names, node.card.version) == ([name], router.card.version)
+            assert torch.allclose(node.answer(x, sight.features), model.local(i, embedding))
+    with pytest.raises(FedSPMError, match="start `fedspm serve node` at every site"), nodes_of(tmp_path / "bundle"):
+        pass

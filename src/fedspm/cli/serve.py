@@ -21,19 +21,44 @@ def export(
     run: RunFolder,
     out: Annotated[Path, typer.Option(help="Folder for the bundle; a bundle that is there is replaced.")],
     false_alarms: FalseAlarms = 0.05,
+    site: Annotated[
+        Path | None, typer.Option(metavar="SITE.toml", help="At a site: write its own node; RUN is then the run's id.")
+    ] = None,
 ) -> None:
     """Write what a router and the node of each client need, in a folder each."""
+    if site is not None:
+        return _export_site(str(run), site, out)
     from fedspm.runs import Run
     from fedspm.serve.export import export
 
     with console.status("writing the bundle"):
         done = export(Run.open(run), out, false_alarms)
-    say(f"bundle    {out}, version {done.version}: router/ and clients/ with {len(done.clients)} folders")
+    if not done.folders:
+        say(f"bundle    {out}, version {done.version}: router/ only, what the nodes need stayed at the sites")
+        say(f"          a site writes its own with: fedspm export {Run.open(run).id} --site site.toml --out node")
+        return None
+    say(f"bundle    {out}, version {done.version}: router/ and clients/ with {len(done.folders)} folders")
     if done.false_alarms is None:
         say("novelty   not calibrated: the run folder does not know its data")
     else:
         say(f"novelty   {done.false_alarms:.1%} of held-out rows are called novel (asked for {false_alarms:.1%})")
     say(f"try next  {program()} serve all {run}")
+
+
+def _export_site(run: str, site: Path, out: Path) -> None:
+    from fedspm.engines.site import SiteConfig
+    from fedspm.engines.store import Store
+    from fedspm.serve.export import AtSite, export_site
+
+    config = SiteConfig.read(site)
+    known = sorted(path.parent.name for path in config.state.glob("*/run.json"))
+    if run not in known:
+        raise FedSPMError(f"this site took part in no run {run!r}; known are: {', '.join(known) or 'none'}")
+    store = Store.of(config.state, run)
+    shared, turn = store.last_shared()
+    version = export_site(AtSite(run, config.name, store.description(), turn, shared, store.newest()), out)
+    say(f"node      {out}, version {version}, of site {config.name}")
+    say(f"try next  {program()} serve node {out}")
 
 
 TOKEN_LINE = 'alice = "a token of 16 characters or more"'

@@ -115,9 +115,16 @@ class Store:
 
     def shared(self, turn: int) -> Tensors:
         """What the server has sent in this turn."""
+        tensors, last = self.last_shared()
+        return tensors if last == turn else {}
+
+    def last_shared(self) -> tuple[Tensors, int]:
+        """What the server has sent last, and in which turn; -1 if nothing yet."""
         path = self.folder / "shared.safetensors"
-        tensors, tag = load_tagged(path) if path.exists() else ({}, "")
-        return tensors if tag == str(turn) else {}
+        if not path.exists():
+            return {}, -1
+        tensors, tag = load_tagged(path)
+        return tensors, int(tag)
 
 
 def save_tagged(path: Path, tensors: Tensors, tag: str) -> None:

@@ -1,4 +1,4 @@
-"""From a run to a bundle."""
+"""From a run to a bundle. Across sites the server writes the router's folder, and every site that of its own node."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -7,6 +7,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedspm.algorithms import algorithm_named
+from fedspm.core.algorithm import Algorithm, Task
 from fedspm.core.local import chunks
 from fedspm.core.replies import Tensors
 from fedspm.core.serving import Servable
@@ -24,12 +26,15 @@ from fedspm.serve.novelty import Novelty, Sums, description
 @dataclass(frozen=True)
 class Exported:
     version: str
-    clients: list[str]
+    folders: list[str]  # of the clients' nodes; none across sites
     false_alarms: float | None  # share of held-out rows beyond the threshold that it was not set on
 
 
 def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
-    """Write BUNDLE/router and BUNDLE/clients/NAME; a bundle that is there already is replaced as a whole."""
+    """Write BUNDLE/router and BUNDLE/clients/NAME; a bundle that is there already is replaced as a whole.
+
+    Of a run across sites only BUNDLE/router: what their nodes need has never been here.
+    """
     if out.exists() and any(out.iterdir()) and not (out / "router" / "router.json").exists():
         raise FedSPMError(f"{out} already exists and is not a bundle; choose another folder")
     if not 0 < false_alarms < 1:
@@ -41,24 +46,21 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
                 f"{run.path} was trained with a {role} network of your own, which is code; train with "
                 f"{role}.encoder = 'package.module:factory', then nodes and router can import it"
             )
-    model = run.model()
-    algorithm = servable(model, config.algorithm)
-    novelty, measured = _novelty(run, model, algorithm, false_alarms)
+    algorithm, checkpoint = servable(run.algorithm(), config.algorithm), run.latest()
+    algorithm.require_fit(checkpoint.shared)
+    novelty, measured = _novelty(run, algorithm, false_alarms)
     task = algorithm.task
-    router = algorithm.router_part(model.shared) | (novelty.tensors() if novelty else {})
-    nodes = [algorithm.node_part(i, private, model.shared) for i, private in enumerate(model.privates)]
+    router = algorithm.router_part(checkpoint.shared) | (novelty.tensors() if novelty else {})
+    privates = [checkpoint.privates[name] for name in task.names] if checkpoint.privates else []
+    nodes = [algorithm.node_part(i, private, checkpoint.shared) for i, private in enumerate(privates)]
     version = version_of([router, *nodes])
-    common: dict[str, Any] = {
-        "format": FORMAT,
-        "version": version,
+    common = {
+        **_common(algorithm, version, run.classes.tolist()),
         "made_from": run.manifest["data_fingerprint"],
         "round": run.last_round(),
-        "settings": Settings.model_validate({key: getattr(algorithm.settings, key) for key in Settings.model_fields}),
-        "shape": task.shape,
         "range": run.manifest.get("range", (0.0, 1.0)),
-        "classes": run.classes.tolist(),
     }
-    folders = folder_names(list(task.names))
+    folders = folder_names(list(task.names)) if nodes else []
     everybody = Card(
         **common,
         names=list(task.names),
@@ -68,10 +70,58 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
     )
     with folder_atomically(out) as temporary:
         _write(temporary / "router", "router", everybody, router)
-        for name, count, folder, tensors in zip(task.names, task.counts, folders, nodes, strict=True):
+        for name, count, folder, tensors in zip(task.names, task.counts, folders, nodes, strict=bool(nodes)):
             card = Card(**common, names=[name], counts=[count])
             _write(temporary / "clients" / folder, "node", card, tensors)
-    return Exported(version, list(task.names), measured)
+    return Exported(version, folders, measured)
+
+
+@dataclass(frozen=True)
+class AtSite:
+    """What a site has of a run on its disk."""
+
+    run: str
+    name: str
+    description: dict[str, Any]
+    round: int
+    shared: Tensors
+    private: Tensors
+
+
+def export_site(kept: AtSite, out: Path) -> str:
+    """At a site: the folder of its own node. Its version follows from what the router has too."""
+    if out.exists() and any(out.iterdir()) and not (out / "node.json").exists():
+        raise FedSPMError(f"{out} already exists and is not the folder of a node; choose another")
+    known = kept.description
+    classes, settings = known["classes"], Settings.model_validate(known["settings"])
+    task = Task(tuple(known["shape"]), len(classes), tuple(known["names"]), tuple(known["counts"]))
+    algorithm = servable(algorithm_named(settings.algorithm)(settings, task), settings.algorithm)
+    algorithm.require_fit(kept.shared)
+    i = task.names.index(kept.name)
+    version = version_of([algorithm.router_part(kept.shared)])
+    card = Card(
+        **_common(algorithm, version, classes),
+        made_from=kept.run,
+        round=kept.round,
+        range=(0.0, 1.0),
+        names=[kept.name],
+        counts=[task.counts[i]],
+    )
+    with folder_atomically(out) as temporary:
+        _write(temporary, "node", card, algorithm.node_part(i, kept.private, kept.shared))
+    return version
+
+
+def _common(algorithm: Servable, version: str, classes: list[Any]) -> dict[str, Any]:
+    """What the cards of router and nodes have in common."""
+    settings = {key: getattr(algorithm.settings, key) for key in Settings.model_fields}
+    return {
+        "format": FORMAT,
+        "version": version,
+        "settings": Settings.model_validate(settings),
+        "shape": algorithm.task.shape,
+        "classes": classes,
+    }
 
 
 def is_current(run: Run, out: Path, false_alarms: float) -> bool:
@@ -84,8 +134,7 @@ def is_current(run: Run, out: Path, false_alarms: float) -> bool:
     return made == (run.manifest["data_fingerprint"], run.last_round(), false_alarms)
 
 
-def servable(model: Model, name: str) -> Servable:
-    algorithm = model.algorithm
+def servable(algorithm: Algorithm, name: str) -> Servable:
     if not algorithm.routes:
         raise FedSPMError(
             f"{name} cannot be exported: it has no model of x, so a router would not know whom to ask; "
@@ -100,7 +149,7 @@ def servable(model: Model, name: str) -> Servable:
 
 
 def _write(folder: Path, kind: str, card: Card, tensors: Tensors) -> None:
-    folder.mkdir(parents=True)
+    folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{kind}.safetensors").write_bytes(pack(tensors))
     (folder / f"{kind}.json").write_text(card.model_dump_json(indent=2), "utf-8")
 
@@ -108,11 +157,11 @@ def _write(folder: Path, kind: str, card: Card, tensors: Tensors) -> None:
 # -- novelty -----------------------------------------------------------------------------------------------------------
 
 
-def _novelty(run: Run, model: Model, algorithm: Servable, false_alarms: float) -> tuple[Novelty | None, float | None]:
+def _novelty(run: Run, algorithm: Servable, false_alarms: float) -> tuple[Novelty | None, float | None]:
     """Fitted on training rows, calibrated on one half of the held-out rows, tried on the other; None without data."""
     if not run.has_rows:
         return None, None
-    federation = run.federation()
+    federation, model = run.federation(), run.model()
     if federation.test is None:
         return None, None
     novelty = Novelty.fit(_sums(federation, model, algorithm))

@@ -18,6 +18,7 @@ import uvicorn
 from fastapi import FastAPI
 
 from fedspm.core.memory import keep_freed_memory
+from fedspm.errors import FedSPMError
 from fedspm.ports import free_port
 from fedspm.serve.bundle import load_router
 from fedspm.serve.guard import Listen
@@ -65,6 +66,11 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 def nodes_of(bundle: Path) -> Iterator[tuple[dict[str, str], str]]:
     """A process a client on loopback: their addresses and the secret that they share with the router."""
     card = load_router(bundle / "router").card
+    if not card.folders:
+        raise FedSPMError(
+            "this run was trained across sites, and what their nodes need is there; see `fedspm export --help`, then "
+            "start `fedspm serve node` at every site and `fedspm serve router` here"
+        )
     secret = secrets.token_urlsafe(32)
     crew = [Keeper(bundle / "clients" / folder, free_port(), secret) for folder in card.folders]
     stop = threading.Event()
