@@ -140,10 +140,11 @@ def resume(
 
 
 def _go(run: Path, superlink: str, root_certificates: Path | None) -> None:
-    from fedspm.deploy.launch import follow, launch
+    from fedspm.deploy.launch import follow, launch, lines_of
 
+    told = len(lines_of(run))
     launch(run, superlink, root_certificates)
-    follow(run, say)
+    follow(run, say, told=told)
     _show(run)
 
 

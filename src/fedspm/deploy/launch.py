@@ -9,6 +9,7 @@ import tomli_w
 from fedspm.deploy.processes import CONNECTION, connect, flwr
 from fedspm.errors import FedSPMError
 from fedspm.files import read_json, write_atomically
+from fedspm.runs import Run
 
 OUTCOME, LOG = "outcome.json", "server.log"  # what the ServerApp writes: deploy/server.py
 APP = {
@@ -39,19 +40,45 @@ def launch(run: Path, superlink: str, certificates: Path | None) -> None:
     flwr(home, "run", str(app), CONNECTION, "--run-config", f'folder="{run.resolve()}"')
 
 
-def follow(run: Path, say: Callable[[str], None], alive: Callable[[], None] = lambda: None) -> None:
-    """Repeat what the server says until the run has ended; a failure becomes an error."""
-    told = 0
+def follow(
+    run: Path, say: Callable[[str], None], alive: Callable[[], None] = lambda: None, told: int = 0, silence: float = 120
+) -> None:
+    """Repeat what the server says after its first `told` lines until the run has ended; a failure becomes an error,
+    and so do `silence` seconds in which nobody works on the run."""
+    heard = time.monotonic()
     while True:
         ended = (run / OUTCOME).exists()
-        lines = (run / LOG).read_text("utf-8").splitlines() if (run / LOG).exists() else []
+        lines = lines_of(run)
         for line in lines[told:]:
             say(line)
+        if len(lines) > told:
+            heard = time.monotonic()
         told = len(lines)
         if ended:
             break
         alive()
+        if time.monotonic() - heard > silence:
+            if not _at_work(run):
+                raise FedSPMError(
+                    f"nobody works on {run}: the server's process did not start within {silence:g} s, or is gone; "
+                    f"look into the SuperLink's log, then go on with: fedspm federation resume {run}"
+                )
+            heard = time.monotonic()
         time.sleep(0.5)
     outcome = read_json(run / OUTCOME)
     if not outcome.get("done"):
         raise FedSPMError(f"{outcome.get('error', 'the run stopped')}; go on with: fedspm federation resume {run}")
+
+
+def lines_of(run: Path) -> list[str]:
+    """What the server has said so far."""
+    return (run / LOG).read_text("utf-8").splitlines() if (run / LOG).exists() else []
+
+
+def _at_work(run: Path) -> bool:
+    """Does a process hold the run's lock?"""
+    try:
+        with Run(run).locked():
+            return False
+    except FedSPMError:
+        return True

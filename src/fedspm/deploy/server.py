@@ -66,20 +66,21 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
     config = recorded(load_config(folder / "config.toml"))
     post = Post(grid, Waiting(config.sites.wait, config.sites.min_clients, POLL))
     run = Run(folder)
-    nodes: dict[str, int] = {}
-    if run.begun():
-        run.sweep()
-        log(f"going on after round {run.last_round() or 0}")
-    else:
-        sites = gather(post, config, log)
-        nodes = {name: site.node for name, site in sites.items()}
-        task, classes = agreed_task(sites, config.sites.names)
-        algorithm = algorithm_named(config.algorithm)(config, task)
-        run.describe(site_manifest(algorithm, classes))
-    algorithm = run.algorithm()
-    engine = FlowerEngine(post, algorithm, np.asarray(run.classes), run.id, nodes, log)
-    checkpoint = run.latest() if run.has_checkpoint() else None
-    with run.locked():
+    soon = time.monotonic() + 5
+    with run.locked(lambda: time.monotonic() < soon):  # whoever follows the run looks at the lock now and then
+        nodes: dict[str, int] = {}
+        if run.begun():
+            run.sweep()
+            log(f"going on after round {run.last_round() or 0}")
+        else:
+            sites = gather(post, config, log)
+            nodes = {name: site.node for name, site in sites.items()}
+            task, classes = agreed_task(sites, config.sites.names)
+            algorithm = algorithm_named(config.algorithm)(config, task)
+            run.describe(site_manifest(algorithm, classes))
+        algorithm = run.algorithm()
+        engine = FlowerEngine(post, algorithm, np.asarray(run.classes), run.id, nodes, log)
+        checkpoint = run.latest() if run.has_checkpoint() else None
         train_on(engine, config, None, algorithm, run, log, checkpoint)
 
 
