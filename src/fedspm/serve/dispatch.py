@@ -182,7 +182,7 @@ class Dispatcher:
         return client
 
 
-def taken(tensors: list[Tensor], rows: list[Int[Tensor, " some"]]) -> Tensor:
+def taken(tensors: list[Tensor], rows: list[Int[Tensor, " _"]]) -> Tensor:
     """The given rows of each, one after the other, copied once and as they lie in memory: images are channels last,
     where plain indexing goes pixel by pixel."""
     images = tensors[0].ndim == 4
@@ -193,7 +193,7 @@ def taken(tensors: list[Tensor], rows: list[Int[Tensor, " some"]]) -> Tensor:
     return found.permute(0, 3, 1, 2) if images else found
 
 
-def _by_client(rows: Int[Tensor, " n"], client: Int[Tensor, " n"]) -> dict[int, Int[Tensor, " some"]]:
+def _by_client(rows: Int[Tensor, " n"], client: Int[Tensor, " n"]) -> dict[int, Int[Tensor, " _"]]:
     """The rows of every client that has some."""
     groups = rows[client.argsort(stable=True)].split(torch.bincount(client).tolist())
     return {i: group for i, group in enumerate(groups) if len(group)}
