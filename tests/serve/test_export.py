@@ -113,7 +113,7 @@ def test_across_sites_the_server_exports_the_router_and_every_site_its_own_node(
     run.describe(site_manifest(algorithm, vectors.classes))
     run.save(Checkpoint(1, 0.0, shared, {}), keep=1)
     done = export(run, tmp_path / "bundle")
-    assert done.folders == []
+    assert done.clients == []
     assert [path.name for path in (tmp_path / "bundle").iterdir()] == ["router"]
     router = load_router(tmp_path / "bundle" / "router")
     (x,) = chunks(torch.cat([part.x for part in vectors.test]))

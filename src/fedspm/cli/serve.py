@@ -33,11 +33,11 @@ def export(
 
     with console.status("writing the bundle"):
         done = export(Run.open(run), out, false_alarms)
-    if not done.folders:
+    if not done.clients:
         say(f"bundle    {out}, version {done.version}: router/ only, what the nodes need stayed at the sites")
         say(f"          a site writes its own with: fedspm export {Run.open(run).id} --site site.toml --out node")
         return None
-    say(f"bundle    {out}, version {done.version}: router/ and clients/ with {len(done.folders)} folders")
+    say(f"bundle    {out}, version {done.version}: router/ and clients/ with {len(done.clients)} folders")
     if done.false_alarms is None:
         say("novelty   not calibrated: the run folder does not know its data")
     else:

@@ -26,7 +26,7 @@ from fedspm.serve.novelty import Novelty, Sums, description
 @dataclass(frozen=True)
 class Exported:
     version: str
-    folders: list[str]  # of the clients' nodes; none across sites
+    clients: list[str]  # whose nodes are in the bundle; none across sites
     false_alarms: float | None  # share of held-out rows beyond the threshold that it was not set on
 
 
@@ -73,7 +73,7 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
         for name, count, folder, tensors in zip(task.names, task.counts, folders, nodes, strict=bool(nodes)):
             card = Card(**common, names=[name], counts=[count])
             _write(temporary / "clients" / folder, "node", card, tensors)
-    return Exported(version, folders, measured)
+    return Exported(version, list(task.names) if nodes else [], measured)
 
 
 @dataclass(frozen=True)
