@@ -13,8 +13,8 @@ from torch import Tensor
 from torch.func import grad, vmap
 
 from fedspm.core.local import Batch, minimise
+from fedspm.core.process import keep_freed_memory
 from fedspm.encoders import build_encoder
-from fedspm.engines.local import keep_freed_memory
 from fedspm.mixture.em import of_label
 from fedspm.mixture.model import initial_shared_heads, log_likelihood
 

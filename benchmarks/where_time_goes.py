@@ -16,13 +16,14 @@ from unittest.mock import patch
 import torch
 
 from fedspm.algorithms import algorithm_named
-from fedspm.config import parse_assignments, resolve
+from fedspm.config import resolve
 from fedspm.core.algorithm import Algorithm
 from fedspm.core.local import Client
 from fedspm.core.replies import Mean
 from fedspm.encoders import Encoder
 from fedspm.engines.local import LocalEngine
 from fedspm.evaluation import evaluate
+from fedspm.nested import parse_assignments
 from fedspm.runs import Checkpoint, Run, task_of
 from fedspm.training import begin, one_round, personalised
 

@@ -4,8 +4,9 @@ import tomllib
 
 import pytest
 
-from fedspm.config import dotted, load_config, parse_assignments, recorded, resolve
+from fedspm.config import load_config, recorded, resolve
 from fedspm.errors import DamagedFile, FedSPMError
+from fedspm.nested import dotted, parse_assignments
 
 
 def test_the_papers_settings_are_the_defaults():

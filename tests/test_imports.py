@@ -6,9 +6,10 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedspm"
-LEAVES = {"errors", "plugins", "ports", "randomness", "version"}
+LEAVES = {"errors", "nested", "plugins", "ports", "randomness", "version"}
 MAY_IMPORT = {
     "errors": set(),
+    "nested": {"errors"},
     "ports": set(),
     "randomness": set(),
     "version": set(),

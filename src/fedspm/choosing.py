@@ -6,10 +6,11 @@ from typing import Any
 
 from fedspm.algorithms import algorithm_named
 from fedspm.comparison import numbers, paired_difference, spread
-from fedspm.config import merged, resolve
+from fedspm.config import resolve
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
 from fedspm.grid import Cell
+from fedspm.nested import merged
 from fedspm.pictures import over_values, rendered
 from fedspm.runs import Run
 from fedspm.tables import markdown_table

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 import tomli_w
-from pydantic import BaseModel, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from fedspm.core.settings import Settings, Strict
 from fedspm.data.draft import Draft, Reading
@@ -19,6 +19,7 @@ from fedspm.data.newcomer import Likeness, read_newcomer
 from fedspm.data.own import read_own
 from fedspm.data.sources import NAMED, Images, is_known, load_data
 from fedspm.errors import DamagedFile, FedSPMError
+from fedspm.nested import merged
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -82,11 +83,6 @@ class Data(Strict):
     without: tuple[str, ...] = Field((), description="clients that are left out; `fedspm remove` adds to it")
     joined: dict[str, Path] = Field({}, description="clients that came later and their data; see `fedspm onboard`")
 
-    @model_validator(mode="before")
-    @classmethod
-    def _name_or_path(cls, values: Any) -> Any:
-        return _own_by_path(values)
-
     @field_validator("ignore", "without", mode="before")
     @classmethod
     def _with_commas(cls, names: Any) -> Any:
@@ -118,16 +114,6 @@ class Data(Strict):
         if isinstance(path, dict):
             return {name: each.expanduser().resolve() for name, each in path.items()}
         return path and path.expanduser().resolve()
-
-
-def _own_by_path(data: Any) -> Any:
-    """`data.name` may be the path of one's own data: it has a separator, or it exists and is no data set's name."""
-    name = data.get("name") if isinstance(data, Mapping) else None
-    if not isinstance(name, str) or name in (OWN, IN_MEMORY) or is_known(name):
-        return data
-    if "/" in name or os.sep in name or Path(name).expanduser().exists():
-        return {**data, "name": OWN, "path": name}
-    return data
 
 
 class Shift(Strict):
@@ -227,21 +213,27 @@ def load_config(path: Path) -> dict[str, Any]:
 
 def resolve(*layers: Mapping[str, Any]) -> Config:
     """One configuration from layers, later ones winning; below them what the preset and the data set they name set."""
-    wanted = merged(*layers)
-    return _validated(wanted, _defaults(wanted))
+    wanted = _checked(merged(*layers))
+    return _made(merged(_defaults(wanted), wanted))
 
 
 def recorded(said: Mapping[str, Any]) -> Config:
     """A configuration that was written down. A key that it lacks came later and has the default of its field, which is
     how things were before: not what today's preset sets."""
-    return _validated(said, Config().model_dump())
+    return _made(merged(Config().model_dump(), _checked(said)))
 
 
-def _validated(wanted: Mapping[str, Any], defaults: Mapping[str, Any]) -> Config:
+def _checked(wanted: Mapping[str, Any]) -> dict[str, Any]:
+    """Nothing unknown and nothing that means nothing here; own data given by path goes by its name."""
     _refuse_unknown_keys(wanted, Config, "")
+    wanted = {**wanted, "data": _own_by_path(wanted.get("data", {}))}
     _refuse_meaningless_keys(wanted)
+    return wanted
+
+
+def _made(values: Mapping[str, Any]) -> Config:
     try:
-        return Config.model_validate(merged(defaults, wanted))
+        return Config.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         table, *rest = first["loc"]
@@ -263,42 +255,6 @@ def differences(one: Config, other: Config) -> list[str]:
     return [f"{key}: {this}, now {that}" for key, (this, that) in changed(one, other).items()]
 
 
-def merged(*layers: Mapping[str, Any]) -> dict[str, Any]:
-    """Nested tables, later ones winning key by key."""
-    result: dict[str, Any] = {}
-    for layer in layers:
-        for key, value in layer.items():
-            both_tables = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
-            result[key] = merged(result[key], value) if both_tables else value
-    return result
-
-
-def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """{"router.steps": 20} as {"router": {"steps": 20}}."""
-    nested: dict[str, Any] = {}
-    for key, value in settings.items():
-        *tables, last = key.split(".")
-        inner: dict[str, Any] = {last: value}
-        for table in reversed(tables):
-            inner = {table: inner}
-        nested = merged(nested, inner)
-    return nested
-
-
-def parse_assignments(assignments: list[str]) -> dict[str, Any]:
-    """`--set router.steps=20` as TOML, with bare words taken as strings."""
-    values: dict[str, Any] = {}
-    for assignment in assignments:
-        key, equals, text = assignment.partition("=")
-        if not equals or not key.strip():
-            raise FedSPMError(f"--set {assignment!r}: write key=value, for instance --set router.steps=20")
-        try:
-            values[key.strip()] = tomllib.loads(f"value = {text}")["value"]
-        except tomllib.TOMLDecodeError:
-            values[key.strip()] = text
-    return dotted(values)
-
-
 def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
     preset = wanted.get("preset", "default")
     if not isinstance(preset, str) or preset not in PRESETS:
@@ -307,8 +263,17 @@ def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _data_name(wanted: Mapping[str, Any]) -> str:
-    data = wanted.get("data", {})
-    return str(_own_by_path(data).get("name", Data().name)) if isinstance(data, Mapping) else Data().name
+    return str(wanted["data"].get("name", Data().name))
+
+
+def _own_by_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`data.name` may be the path of one's own data: it has a separator, or it exists and is no data set's name."""
+    name = data.get("name")
+    if not isinstance(name, str) or name in (OWN, IN_MEMORY) or is_known(name):
+        return data
+    if "/" in name or os.sep in name or Path(name).expanduser().exists():
+        return {**data, "name": OWN, "path": name}
+    return data
 
 
 def _refuse_meaningless_keys(wanted: Mapping[str, Any]) -> None:
@@ -322,7 +287,7 @@ def _refuse_meaningless_keys(wanted: Mapping[str, Any]) -> None:
                 raise FedSPMError(
                     f"{table}.{key} is for images that are still to be divided over clients; {which}, so leave it out"
                 )
-    if "size" in wanted.get("data", {}) and name in NAMED and not NAMED[name].size:
+    if "size" in wanted["data"] and name in NAMED and not NAMED[name].size:
         raise FedSPMError(f"data.size: the images of {name} all have one size; leave it out")
 
 

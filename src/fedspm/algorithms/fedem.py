@@ -41,8 +41,11 @@ class FedEM(ComponentAlgorithm):
         return shared | update | {"tau": tau}
 
     def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
-        features = self.predictor(shared, self.standardise(shared, x))
-        return {"label": em.of_label(self.log_likelihood(shared, features), y)}
+        return self.label_evidence(shared, self.standardise(shared, x), y)
+
+    def label_evidence(self, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        """log P_c(y_ij | x_ij) of standardised rows"""
+        return {"label": em.of_label(self.log_likelihood(shared, self.predictor(shared, x)), y)}
 
     def posterior(self, mixing: Float[Tensor, " c"], evidence: Tensors) -> Float[Tensor, "n c"]:
         """w_ijc ∝ π_ic P_c(y_ij | x_ij), and whatever else a row says of its component"""

@@ -58,7 +58,8 @@ class FedGMM(FedEM, DensityRatios, Servable):
         return shared | gaussians(exchange(self.weigh, features).totals(), shared)
 
     def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
-        return super().evidence(client, shared, x, y) | self.routing_view(shared, self.standardise(shared, x))
+        x = self.standardise(shared, x)
+        return self.label_evidence(shared, x, y) | self.routing_view(shared, x)
 
     @torch.no_grad()
     def refreshed(self, client: Client, shared: Tensors, evidence: Tensors) -> Tensors:

@@ -31,8 +31,8 @@ def experiment(
 ) -> None:
     """Re-run a table or a figure of the paper; what is done is not trained again."""
     from fedspm.comparison import numbers
-    from fedspm.config import parse_assignments
     from fedspm.experiments import EXPERIMENTS, Narrowed, load_plan
+    from fedspm.nested import parse_assignments
 
     if name == "list":
         _list(out)
@@ -84,8 +84,9 @@ def _run(plan: "Plan", wanted: "Narrowed", folder: Path, jobs: int | None) -> No
 
 def _draw_shifts(wanted: "Narrowed", folder: Path) -> None:
     """The three pictures of the constructed heterogeneity; nothing is trained."""
-    from fedspm.config import merged, resolve
+    from fedspm.config import resolve
     from fedspm.files import write_atomically
+    from fedspm.nested import merged
     from fedspm.plot import ALPHAS, plot_data
 
     config = resolve(merged({"data": {"name": "fashion-mnist"}}, wanted.settings))

@@ -31,11 +31,12 @@ def export(
     from fedspm.runs import Run
     from fedspm.serve.export import export
 
+    opened = Run.open(run)
     with console.status("writing the bundle"):
-        done = export(Run.open(run), out, false_alarms)
+        done = export(opened, out, false_alarms)
     if not done.clients:
         say(f"bundle    {out}, version {done.version}: router/ only, what the nodes need stayed at the sites")
-        say(f"          a site writes its own with: fedspm export {Run.open(run).id} --site site.toml --out node")
+        say(f"          a site writes its own with: fedspm export {opened.id} --site site.toml --out node")
         return None
     say(f"bundle    {out}, version {done.version}: router/ and clients/ with {len(done.clients)} folders")
     if done.false_alarms is None:

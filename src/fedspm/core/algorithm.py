@@ -43,6 +43,11 @@ class Task:
     names: tuple[str, ...]
     counts: tuple[int, ...]
 
+    @classmethod
+    def of_description(cls, known: Mapping[str, Any]) -> "Task":
+        """From what a server tells the sites of a run."""
+        return cls(tuple(known["shape"]), len(known["classes"]), tuple(known["names"]), tuple(known["counts"]))
+
     @property
     def clients(self) -> int:
         return len(self.names)

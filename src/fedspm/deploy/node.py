@@ -23,7 +23,7 @@ from flwr.supernode import start_client_internal
 from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from fedspm.core.memory import keep_freed_memory
+from fedspm.core.process import keep_freed_memory
 from fedspm.engines.site import Site, SiteConfig
 
 SHORTEST, LONGEST, GROWTH = 0.05, 1.0, 1.5  # seconds between looks for a message: soon after the last one, then rarer

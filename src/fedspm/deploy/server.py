@@ -12,7 +12,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedspm.algorithms import algorithm_named
-from fedspm.config import Config, load_config, recorded
+from fedspm.config import Config
 from fedspm.deploy.launch import LOG, OUTCOME
 from fedspm.engines.flower import FlowerEngine, Introduction, Post, Waiting, agreed_task, introduce
 from fedspm.errors import FedSPMError
@@ -63,9 +63,9 @@ class Log:
 
 def serve_run(grid: Grid, folder: Path, log: Log) -> None:
     torch.set_num_threads(1)  # as every engine: the bits must not depend on the machine's cores
-    config = recorded(load_config(folder / "config.toml"))
-    post = Post(grid, Waiting(config.sites.wait, config.sites.min_clients, POLL))
     run = Run(folder)
+    config = run.config
+    post = Post(grid, Waiting(config.sites.wait, config.sites.min_clients, POLL))
     soon = time.monotonic() + 5
     with run.locked(lambda: time.monotonic() < soon):  # whoever follows the run looks at the lock now and then
         nodes: dict[str, int] = {}

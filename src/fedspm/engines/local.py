@@ -6,7 +6,7 @@ and the program without a copy. Each computes with one thread of its own.
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from types import TracebackType
 from typing import TypeVar
 
@@ -16,7 +16,7 @@ from torch import Tensor
 from fedspm.core.algorithm import Algorithm, Answer, Step
 from fedspm.core.leaving import Departure, arrived
 from fedspm.core.local import Client
-from fedspm.core.memory import keep_freed_memory
+from fedspm.core.process import keep_freed_memory, one_core_threads
 from fedspm.core.replies import Tensors
 from fedspm.core.settings import Settings
 from fedspm.core.traffic import Traffic
@@ -42,7 +42,7 @@ class LocalEngine:
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)  # the server's own arithmetic too: its bits must not depend on the machine's cores
         keep_freed_memory()
-        self._pool = ThreadPoolExecutor(self.workers, "fedspm", initializer=torch.set_num_threads, initargs=(1,))
+        self._pool = one_core_threads(self.workers, "fedspm")
         self.data = [(part.x.to(self.device), part.y.to(self.device)) for part in federation.train]
 
     def __enter__(self) -> "LocalEngine":

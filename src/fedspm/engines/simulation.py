@@ -14,7 +14,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedspm.core.algorithm import Algorithm
-from fedspm.core.memory import keep_freed_memory
+from fedspm.core.process import keep_freed_memory
 from fedspm.data.federation import Federation
 from fedspm.engines.flower import Post, Waiting, client_app, introduce
 from fedspm.engines.loopback import LoopbackEngine, site_configs

@@ -179,9 +179,8 @@ class Site:
         if name not in self._joined:
             known = store.description()
             self._require_willing(known)
-            settings, classes = self._settings(known), np.asarray(known["classes"])
-            task = Task(tuple(known["shape"]), len(classes), tuple(known["names"]), tuple(known["counts"]))
-            train, test = (part.to(self.device) for part in self.rows.encoded(classes))
+            settings, task = self._settings(known), Task.of_description(known)
+            train, test = (part.to(self.device) for part in self.rows.encoded(np.asarray(known["classes"])))
             self._joined[name] = Joined(algorithm_named(settings.algorithm)(settings, task), train, test)
         return self._joined[name]
 

@@ -70,8 +70,7 @@ def reductions(plan: Plan, records: Records) -> list[str]:
     found: dict[str, None] = {}
     for line in records.ordered(plan):
         wanted = resolve(plan.settings_of(plan.panel(line["panel"]), line["method"]))
-        different = changed(wanted, recorded(line["settings"]))
-        for key, (asked, given) in different.items():
+        for key, (asked, given) in changed(wanted, recorded(line["settings"])).items():
             if key == "rounds":
                 found[f"{given} rounds instead of {asked}"] = None
             elif key not in ("seed", "horizon", "eval_every"):

@@ -3,10 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Generic, TypeVar
-
-import torch
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
@@ -78,8 +75,3 @@ class Batcher(Generic[Question, Answer]):
             for (_, future), answer in zip(batch, answers, strict=True):
                 if not future.done():
                     future.set_result(answer)
-
-
-def worker(name: str, threads: int = 1) -> ThreadPoolExecutor:
-    """Where batches are computed, one core each: PyTorch's own threads would only wait for those of other processes."""
-    return ThreadPoolExecutor(threads, name, initializer=torch.set_num_threads, initargs=(1,))

@@ -175,9 +175,10 @@ class Dispatcher:
         """The likeliest client that was not tried: one that is up, or else one that may have come back."""
         up = torch.tensor([node.up for node in self.nodes])
         likeliest, client = untried.where(untried < 0, untried + 2 * up).max(1)
-        if left <= 0 or (likeliest < 0).any():
+        exhausted = bool((likeliest < 0).any())
+        if exhausted or left <= 0:
             down = ", ".join(node.name for node in self.nodes if not node.up) or "none"
-            why = "no node could answer" if left > 0 else "no node answered in time"
+            why = "no node could answer" if exhausted else "no node answered in time"
             raise Refused(503, f"{why} (down: {down}); try again later", {"retry-after": "1"})
         return client
 

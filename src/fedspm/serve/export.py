@@ -15,7 +15,6 @@ from fedspm.core.serving import Servable
 from fedspm.core.settings import Settings
 from fedspm.data.federation import Federation
 from fedspm.errors import FedSPMError
-from fedspm.evaluation import Model
 from fedspm.files import folder_atomically
 from fedspm.randomness import torch_generator
 from fedspm.runs import GIVEN, Run
@@ -48,11 +47,11 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
             )
     algorithm, checkpoint = servable(run.algorithm(), config.algorithm), run.latest()
     algorithm.require_fit(checkpoint.shared)
-    novelty, measured = _novelty(run, algorithm, false_alarms)
-    task = algorithm.task
-    router = algorithm.router_part(checkpoint.shared) | (novelty.tensors() if novelty else {})
+    task, shared = algorithm.task, checkpoint.shared
+    novelty, measured = _novelty(run, algorithm, shared, false_alarms)
+    router = algorithm.router_part(shared) | (novelty.tensors() if novelty else {})
     privates = [checkpoint.privates[name] for name in task.names] if checkpoint.privates else []
-    nodes = [algorithm.node_part(i, private, checkpoint.shared) for i, private in enumerate(privates)]
+    nodes = [algorithm.node_part(i, private, shared) for i, private in enumerate(privates)]
     version = version_of([router, *nodes])
     common = {
         **_common(algorithm, version, run.classes.tolist()),
@@ -92,15 +91,15 @@ def export_site(kept: AtSite, out: Path) -> str:
     """At a site: the folder of its own node. Its version follows from what the router has too."""
     if out.exists() and any(out.iterdir()) and not (out / "node.json").exists():
         raise FedSPMError(f"{out} already exists and is not the folder of a node; choose another")
-    known = kept.description
-    classes, settings = known["classes"], Settings.model_validate(known["settings"])
-    task = Task(tuple(known["shape"]), len(classes), tuple(known["names"]), tuple(known["counts"]))
+    if not kept.shared:
+        raise FedSPMError(f"this site has not got a model of run {kept.run} yet: no round was trained")
+    settings, task = Settings.model_validate(kept.description["settings"]), Task.of_description(kept.description)
     algorithm = servable(algorithm_named(settings.algorithm)(settings, task), settings.algorithm)
     algorithm.require_fit(kept.shared)
     i = task.names.index(kept.name)
     version = version_of([algorithm.router_part(kept.shared)])
     card = Card(
-        **_common(algorithm, version, classes),
+        **_common(algorithm, version, kept.description["classes"]),
         made_from=kept.run,
         round=kept.round,
         range=(0.0, 1.0),
@@ -157,15 +156,17 @@ def _write(folder: Path, kind: str, card: Card, tensors: Tensors) -> None:
 # -- novelty -----------------------------------------------------------------------------------------------------------
 
 
-def _novelty(run: Run, algorithm: Servable, false_alarms: float) -> tuple[Novelty | None, float | None]:
+def _novelty(
+    run: Run, algorithm: Servable, shared: Tensors, false_alarms: float
+) -> tuple[Novelty | None, float | None]:
     """Fitted on training rows, calibrated on one half of the held-out rows, tried on the other; None without data."""
     if not run.has_rows:
         return None, None
-    federation, model = run.federation(), run.model()
+    federation = run.federation()
     if federation.test is None:
         return None, None
-    novelty = Novelty.fit(_sums(federation, model, algorithm))
-    held = torch.cat([_described(model, algorithm, part.x)[0] for part in federation.test if len(part)])
+    novelty = Novelty.fit(_sums(federation, algorithm, shared))
+    held = torch.cat([_described(algorithm, shared, part.x)[0] for part in federation.test if len(part)])
     order = torch.randperm(len(held), generator=torch_generator(run.config.seed, "novelty"))
     half = len(held) // 2
     tuned = novelty.calibrated([held[order[:half]]])
@@ -174,23 +175,23 @@ def _novelty(run: Run, algorithm: Servable, false_alarms: float) -> tuple[Novelt
     return tuned, measured
 
 
-def _sums(federation: Federation, model: Model, algorithm: Servable) -> Sums:
+def _sums(federation: Federation, algorithm: Servable, shared: Tensors) -> Sums:
     """Counts, sums and products of every client, by its components: what would travel in a real federation."""
     components = algorithm.settings.components
     groups = algorithm.task.clients * components
     found = []
     for i, part in enumerate(federation.train):
-        rows, posterior = _described(model, algorithm, part.x)
+        rows, posterior = _described(algorithm, shared, part.x)
         found.append(Sums.of(rows, i * components + posterior[:, i].argmax(1), groups, algorithm.settings.min_count))
     return sum(found[1:], found[0])
 
 
 @torch.no_grad()
-def _described(model: Model, algorithm: Servable, x: Tensor) -> tuple[Tensor, Tensor]:
+def _described(algorithm: Servable, shared: Tensors, x: Tensor) -> tuple[Tensor, Tensor]:
     rows, components = [], []
     for piece in chunks(x):
-        z = algorithm.standardise(model.shared, piece)
-        features = algorithm.routing_view(model.shared, z)
+        z = algorithm.standardise(shared, piece)
+        features = algorithm.routing_view(shared, z)
         rows.append(description(z, features))
-        components.append(algorithm.log_components(model.shared, features))
+        components.append(algorithm.log_components(shared, features))
     return torch.cat(rows), torch.cat(components)

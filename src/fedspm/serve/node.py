@@ -13,10 +13,11 @@ import torch
 from fastapi import FastAPI, Request, Response
 from torch import Tensor
 
+from fedspm.core.process import one_core_threads
 from fedspm.core.replies import Tensors
 from fedspm.data.arrays import as_input
 from fedspm.errors import FedSPMError
-from fedspm.serve.batching import Batcher, worker
+from fedspm.serve.batching import Batcher
 from fedspm.serve.bundle import TENSORS, NodeModel, load_node, pack, unpacked_rows
 from fedspm.serve.errors import speaking
 from fedspm.serve.guard import Refused, bearer, read_body
@@ -41,7 +42,7 @@ class Node:
         self.current = Current(folder, load_node)
         self.metrics = NodeMetrics()
         self._secret = secret
-        self._worker = worker("answer")
+        self._worker = one_core_threads(1, "answer")
         self._batcher = Batcher(self._answer, lambda task: len(task.x), AT_ONCE, self.metrics.batch_rows.observe)
 
     async def answer(self, request: Request) -> Tensor:

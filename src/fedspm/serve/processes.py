@@ -17,7 +17,7 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 
-from fedspm.core.memory import keep_freed_memory
+from fedspm.core.process import keep_freed_memory
 from fedspm.errors import FedSPMError
 from fedspm.ports import free_port
 from fedspm.serve.bundle import load_router
@@ -35,7 +35,7 @@ def serve(app: FastAPI, listen: Listen) -> None:
 
 def server_of(app: FastAPI, listen: Listen) -> uvicorn.Server:
     keep_freed_memory()
-    torch.set_num_threads(1)  # of the event loop, which copies rows; batches have workers: batching.py
+    torch.set_num_threads(1)  # of the event loop, which copies rows; batches have workers of their own
     config = uvicorn.Config(
         app,
         host=listen.host,

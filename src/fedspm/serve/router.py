@@ -14,9 +14,10 @@ import torch
 from fastapi import FastAPI, Request
 from torch import Tensor
 
+from fedspm.core.process import one_core_threads
 from fedspm.data.images import encode_png
 from fedspm.errors import FedSPMError
-from fedspm.serve.batching import Batcher, worker
+from fedspm.serve.batching import Batcher
 from fedspm.serve.bundle import Card, RouterModel, Sight, load_router
 from fedspm.serve.dispatch import Answered, Dispatcher, RemoteNode
 from fedspm.serve.guard import Callers, Limits, Refused, read_table
@@ -71,8 +72,8 @@ class Router:
         self._addresses = nodes  # a file is read again when a bundle brings a client that is not known yet
         self._nodes: dict[str, RemoteNode] = {}
         self._meet(self.current.model.card)
-        self._worker = worker("look")
-        self._readers = worker("read", 2)
+        self._worker = one_core_threads(1, "look")
+        self._readers = one_core_threads(2, "read")
         self._batcher = Batcher(self._look, len, LOOKED_AT_ONCE, self.metrics.batch_rows.observe)
         self._waiting = 0
 

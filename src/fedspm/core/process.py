@@ -1,7 +1,15 @@
-"""How this process deals with the system's memory."""
+"""How a process that computes uses memory and cores."""
 
 import ctypes
 import sys
+from concurrent.futures import ThreadPoolExecutor
+
+import torch
+
+
+def one_core_threads(count: int, name: str) -> ThreadPoolExecutor:
+    """Threads that compute on one core each: PyTorch's own threads inside them would only wait for each other."""
+    return ThreadPoolExecutor(count, name, initializer=torch.set_num_threads, initargs=(1,))
 
 
 def keep_freed_memory() -> None:
