@@ -164,12 +164,22 @@ def test_tau_stays_a_vector_of_shares_under_any_noise(vectors):
 @pytest.mark.parametrize("privacy", [{"clip": 0.01}, {"clip": 0.01, "noise": 1.0}])
 def test_an_update_in_rows_does_not_escape_the_clip(vectors, tmp_path, fedmedian, privacy):
     changes = {"algorithm": "fedmedian", "privacy": privacy}
-    why = r"step update: .*leaves in Rows.*reply with Mean, or train without privacy\.clip"
+    why = r"step update: .*leaves in Rows.*reply with a Mean of shared parameters only, or train without privacy\.clip"
     with pytest.raises(TrainingFailed, match=why):
         in_process(vectors, 1, **changes)
     engine = loop_engine(vectors, algorithm_of(fedmedian, small_settings(**changes), vectors), tmp_path)
     with pytest.raises(TooFewSites, match=why):
         trained(engine.algorithm, engine, 1)
+
+
+def test_an_update_beside_something_else_does_not_escape_the_clip():
+    start = {"predictor.0.weight": torch.zeros(3)}
+    depart = Departure(small_settings(privacy={"clip": 0.01}), client(), "update", start)
+    for name in ("loss", "predictor.0.bias"):
+        with pytest.raises(TrainingFailed, match=r"'predictor\..*' leaves in a Mean that privacy\.clip neither clips"):
+            depart(Mean(90, **{"predictor.0.weight": torch.ones(3), name: torch.ones(())}))
+    sums = depart(Mean(1, count=torch.tensor(90.0)))  # as those that standardise: named in docs/deploy.md
+    assert sums.totals()["count"] == 90
 
 
 def test_what_leaves_beside_tau_is_kept():

@@ -6,8 +6,8 @@ With any of these an update travels as its change Δ_i = φ_i − φ, φ being t
     τ_i ← τ_i + N(0, z² n_i² / 2 · I), then floored and scaled back to Σ_c τ_ic = n_i
 
 Whatever the rows of a client, two of its Δ lie at most 2 S apart and two of its τ at most √2 n_i: either way the noise
-is z/2 times the distance, which is what `fedspm.privacy` accounts for. An update in `Rows` would escape both and is
-refused. Everything else leaves as it is.
+is z/2 times the distance, which is what `fedspm.privacy` accounts for. An update in `Rows`, or in a `Mean` beside
+something that has no counterpart in φ, would escape both and is refused. Everything else leaves as it is.
 """
 
 import hashlib
@@ -45,7 +45,7 @@ class Departure:
     def _rows(self, reply: Rows) -> Rows:
         row, n = reply.rows[self.client.name], self.client.n
         if self.settings.privacy.clip is not None:
-            self._require_no_update(row)
+            self._require_no_update(row, "Rows")
         tau = row.get("tau")
         if tau is None or not self.settings.privacy.noise or self.settings.components == 1:  # one component: τ_i = n_i
             return reply
@@ -53,19 +53,21 @@ class Departure:
         floored = noised.clamp_min(FLOOR * n)
         return Rows.of(self.client.name, **(row | {"tau": (floored * (n / floored.sum())).to(tau.dtype)}))
 
-    def _require_no_update(self, row: Tensors) -> None:
-        """Rows are not clipped: beside τ they may hold nothing that `fedspm.privacy` takes for noised."""
+    def _require_no_update(self, leaving: Tensors, kind: str) -> None:
+        """What is not clipped may hold nothing that `fedspm.privacy` takes for noised; τ has noise of its own."""
         noised = {name.split(".")[0] for name in self.shared} | {"tau"}
-        for name in row:
-            if name != "tau" and name.split(".")[0] in noised:
+        for name in leaving:
+            if (kind, name) != ("Rows", "tau") and name.split(".")[0] in noised:
                 raise TrainingFailed(
-                    f"{name!r} leaves in Rows, which privacy.clip neither clips nor noises; "
-                    "reply with Mean, or train without privacy.clip"
+                    f"{name!r} leaves in {kind} that privacy.clip neither clips nor noises; reply with a Mean of "
+                    "shared parameters only, or train without privacy.clip"
                 )
 
     def _mean(self, reply: Mean) -> Mean:
         weight, tensors = sent(reply)
         if not as_changes(self.settings, self.shared, tensors):
+            if self.settings.privacy.clip is not None:
+                self._require_no_update(tensors, "a Mean")
             return reply
         moved = {name: value.cpu().double() for name, value in tensors.items() if value.is_floating_point()}
         change = {name: value - self.shared[name].cpu().double() for name, value in moved.items()}
