@@ -5,6 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -52,7 +53,7 @@ class Task:
     def clients(self) -> int:
         return len(self.names)
 
-    @property
+    @cached_property
     def sample_fraction(self) -> Float[Tensor, " m"]:
         """ρ_i = n_i / n"""
         counts = torch.tensor(self.counts, dtype=torch.float64)

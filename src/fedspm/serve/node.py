@@ -6,6 +6,7 @@ import logging
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from fedspm.core.process import one_core_threads
 from fedspm.core.replies import Tensors
 from fedspm.data.arrays import as_input
 from fedspm.errors import FedSPMError
-from fedspm.serve.batching import Batcher
+from fedspm.serve.batching import Batcher, computed
 from fedspm.serve.bundle import TENSORS, NodeModel, load_node, pack, unpacked_rows
 from fedspm.serve.errors import speaking
 from fedspm.serve.guard import Refused, bearer, read_body
@@ -65,7 +66,7 @@ class Node:
             )
 
     async def _answer(self, tasks: list[Task]) -> list[Tensor]:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._compute, tasks)
+        return await computed(self._worker, sum(len(task.x) for task in tasks), partial(self._compute, tasks))
 
     def _compute(self, tasks: list[Task]) -> list[Tensor]:
         if len({id(task.model) for task in tasks}) > 1:  # a bundle was swapped in between
@@ -86,12 +87,13 @@ def node_app(folder: Path, secret: str | None = None) -> FastAPI:
     node = Node(folder, secret)
     app = speaking(FastAPI(title="FedSPM node", docs_url=None, redoc_url=None, openapi_url=None, lifespan=node.living))
 
-    @app.post("/v1/answer")
     async def answer(request: Request) -> Response:
         with node.metrics.timed():
             probabilities = await node.answer(request)
         node.metrics.rows.inc(len(probabilities))
         return Response(pack({"probabilities": probabilities}), media_type=TENSORS)
+
+    app.add_route("/v1/answer", answer, methods=["POST"])  # Starlette's: the body is tensors, nothing to validate
 
     @app.get("/healthz")
     async def healthz() -> dict[str, Any]:

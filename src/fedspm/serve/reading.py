@@ -23,6 +23,7 @@ from fedspm.serve.bundle import TENSORS, Card, unpack
 from fedspm.serve.guard import Limits, Refused, read_body
 
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs bytes of what it cannot read
+SHORT = 32 * 1024  # bytes
 KNOWN = f"image/*, multipart/form-data, application/json or {TENSORS}"
 
 
@@ -33,7 +34,8 @@ class Query:
 
 
 async def read_query(request: Request, card: Card, limits: Limits, worker: Executor) -> Query:
-    """Whatever was sent, as rows; a body is unpacked by the worker, so that others are served meanwhile."""
+    """Whatever was sent, as rows; a body is unpacked by the worker, so that others are served meanwhile, unless it is
+    short. However short it is, an image may take long."""
     body = await read_body(request, limits.body)
     content_type = request.headers.get("content-type", "")
     kind = content_type.partition(";")[0].strip().lower()
@@ -48,7 +50,10 @@ async def read_query(request: Request, card: Card, limits: Limits, worker: Execu
         read = partial(_tensors, body, card)
     else:
         raise Refused(415, f"the content type is {kind!r}; known are {KNOWN}")
-    return await asyncio.get_running_loop().run_in_executor(worker, partial(_checked, read, card, limits))
+    checked = partial(_checked, read, card, limits)
+    if kind in {"application/json", TENSORS} and len(body) <= SHORT:
+        return checked()
+    return await asyncio.get_running_loop().run_in_executor(worker, checked)
 
 
 def _checked(read: Callable[[], tuple[Any, bool]], card: Card, limits: Limits) -> Query:

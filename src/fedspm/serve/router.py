@@ -7,6 +7,7 @@ import time
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -17,7 +18,7 @@ from torch import Tensor
 from fedspm.core.process import one_core_threads
 from fedspm.data.images import encode_png
 from fedspm.errors import FedSPMError
-from fedspm.serve.batching import Batcher
+from fedspm.serve.batching import Batcher, computed
 from fedspm.serve.bundle import Card, RouterModel, Sight, load_router
 from fedspm.serve.dispatch import Answered, Dispatcher, RemoteNode
 from fedspm.serve.guard import Callers, Limits, Refused, read_table
@@ -107,7 +108,7 @@ class Router:
         return await nodes.best(version, x, looked.sight, deadline)
 
     async def _look(self, questions: list[Tensor]) -> list[Looked]:
-        return await asyncio.get_running_loop().run_in_executor(self._worker, self._compute, questions)
+        return await computed(self._worker, sum(map(len, questions)), partial(self._compute, questions))
 
     def _compute(self, questions: list[Tensor]) -> list[Looked]:
         model, sizes = self.current.model, [len(x) for x in questions]
