@@ -19,14 +19,12 @@ from flwr.supercore.heartbeat import HeartbeatSender, make_task_heartbeat_fn_htt
 from flwr.supercore.interceptors import RuntimeTokenHttpInterceptor, RuntimeVersionHttpInterceptor
 from flwr.supercore.retry import make_simple_http_retry_invoker
 from flwr.supercore.runtime import RuntimeHttpClient
-from flwr.supernode import start_client_internal
 from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedspm.core.process import keep_freed_memory
+from fedspm.deploy.brisk import Patience, look_for_messages_soon, look_for_parts_soon
 from fedspm.engines.site import Site, SiteConfig
-
-SHORTEST, LONGEST, GROWTH = 0.05, 1.0, 1.5  # seconds between looks for a message: soon after the last one, then rarer
 
 
 def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | None, port: int) -> None:
@@ -35,40 +33,12 @@ def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | 
     worker.site.rows  # noqa: B018  (what is wrong with them is better said now)
     keep_freed_memory()
     threading.Thread(target=worker.run, name="fedspm-site", daemon=True).start()
-    start_client_internal.time = Brisk()  # type: ignore[assignment, attr-defined]
+    look_for_messages_soon()
+    look_for_parts_soon()
     secure = ["--root-certificates", str(certificates)] if certificates else ["--insecure"]
     secure += ["--auth-supernode-private-key", str(key)] if key else []
     sys.argv = ["flower-supernode", "--superlink", superlink, "--isolation", "process", "--port", str(port), *secure]
     flower_supernode()
-
-
-class Patience:
-    """Short waits that grow while nothing happens: an exchange follows the last one soon, or not for long."""
-
-    def __init__(self) -> None:
-        self.reset()
-
-    def reset(self) -> None:
-        self._next = SHORTEST
-
-    def wait(self) -> None:
-        time.sleep(self._next)
-        self._next = min(self._next * GROWTH, LONGEST)
-
-
-class Brisk:
-    """Flower's main loop sleeps three seconds when there is no message, and has no setting for it."""
-
-    def __init__(self) -> None:
-        self._patience = Patience()
-
-    def sleep(self, seconds: float) -> None:
-        if seconds < 3:  # it waits for the site's reply: there was a message
-            self._patience.reset()
-        self._patience.wait()
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(time, name)
 
 
 class Worker:

@@ -13,6 +13,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedspm.algorithms import algorithm_named
 from fedspm.config import Config
+from fedspm.deploy.brisk import look_for_parts_soon
 from fedspm.deploy.launch import LOG, OUTCOME
 from fedspm.engines.flower import FlowerEngine, Introduction, Post, Waiting, agreed_task, introduce
 from fedspm.errors import FedSPMError
@@ -62,6 +63,7 @@ class Log:
 
 
 def serve_run(grid: Grid, folder: Path, log: Log) -> None:
+    look_for_parts_soon()
     torch.set_num_threads(1)  # as every engine: the bits must not depend on the machine's cores
     run = Run(folder)
     config = run.config

@@ -234,7 +234,7 @@ class FlowerEngine:
             kept = [name for name, tensor in shared.items() if had.get(name) is tensor]
             new = {name: tensor for name, tensor in shared.items() if name not in kept}
             header = {"tag": str(tag), "step": step, "round": self.round, "kept": kept} | (more or {})
-            contents[self.nodes[site]] = wire.message(header, shared=new, arguments=arguments)
+            contents[self.nodes[site]] = wire.request(header, new, arguments)
             self.traffic.to[site] += wire.nbytes(new) + wire.nbytes(arguments)
         answers = self.post.send(contents, self.post.waiting.seconds, self.round)
         gate = wire.Gate(self.algorithm, step, shared, tag)

@@ -123,7 +123,7 @@ class Site:
             return self._enrol(tag, json.loads(header["description"]), store)
         run = self._run(store)
         shared = self._shared(store, tag.turn, header, content)
-        arguments = self._received(wire.tensors_of(content, wire.ARGUMENTS))
+        arguments = self._received(wire.requested(content, wire.ARGUMENTS))
         started, private = store.before(place)
         client = run.client(name, self._received(private), round)
         if step == "evaluate":
@@ -162,7 +162,7 @@ class Site:
 
     def _shared(self, store: Store, turn: int, header: wire.Header, content: RecordDict) -> Tensors:
         """The shared state: what came with this message, and what came earlier in this turn."""
-        arrived = wire.tensors_of(content, wire.SHARED)
+        arrived = wire.requested(content, wire.SHARED)
         earlier = store.shared(turn)
         wanted = list(header.get("kept", []))
         if lost := [name for name in wanted if name not in earlier]:

@@ -76,6 +76,15 @@ def message(header: Header, **tensors: Tensors) -> RecordDict:
     return RecordDict({HEADER: ConfigRecord(header), **records})
 
 
+def request(header: Header, shared: Tensors, arguments: Tensors) -> RecordDict:
+    """What the server asks. An empty dict is left out: Flower would make several requests for it all the same."""
+    return message(header, **{name: value for name, value in ((SHARED, shared), (ARGUMENTS, arguments)) if value})
+
+
+def requested(content: RecordDict, name: str) -> Tensors:
+    return tensors_of(content, name) if name in content else {}
+
+
 def header_of(content: RecordDict) -> Header:
     record = content.get(HEADER)
     if not isinstance(record, ConfigRecord):

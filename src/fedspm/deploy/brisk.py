@@ -1,0 +1,52 @@
+"""Flower's waits, which have no settings: shorter where the next thing happens soon. See docs/decisions/0012."""
+
+import time
+from typing import Any
+
+from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, pull_objects
+from flwr.supernode import start_client_internal
+
+SHORTEST, LONGEST, GROWTH = 0.05, 1.0, 1.5  # seconds between looks for a message: soon after the last one, then rarer
+
+
+class Patience:
+    """Short waits that grow while nothing happens: an exchange follows the last one soon, or not for long."""
+
+    def __init__(self) -> None:
+        self.reset()
+
+    def reset(self) -> None:
+        self._next = SHORTEST
+
+    def wait(self) -> None:
+        time.sleep(self._next)
+        self._next = min(self._next * GROWTH, LONGEST)
+
+
+class Brisk:
+    """In the place of `time` in Flower's main loop, which sleeps three seconds when there is no message."""
+
+    def __init__(self) -> None:
+        self._patience = Patience()
+
+    def sleep(self, seconds: float) -> None:
+        if seconds < 3:  # it waits for the site's reply: there was a message
+            self._patience.reset()
+        self._patience.wait()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(time, name)
+
+
+def look_for_messages_soon() -> None:
+    """In a SuperNode's process."""
+    start_client_internal.time = Brisk()  # type: ignore[assignment, attr-defined]
+
+
+def look_for_parts_soon() -> None:
+    """In a process that receives messages. They are announced before all of their parts have arrived, and Flower looks
+    for a missing part again after a second, then after two, four, …"""
+    for pull in (pull_objects, pull_and_inflate_object_from_tree):
+        defaults = pull.__kwdefaults__
+        assert defaults is not None
+        defaults["initial_backoff"] = SHORTEST
