@@ -260,3 +260,27 @@ def test_what_crosses_the_wire_is_the_table_of_decision_0001(vectors, tmp_path, 
     expected = evaluate(model, vectors)
     for key in ("average_accuracy", "routing_accuracy", "worst_client_accuracy", "routing_confusion"):
         assert metrics.get(key) == expected.get(key), key
+
+
+def test_a_site_misses_a_record_that_was_lost(vectors, tmp_path, spm):
+    engine = loop_engine(vectors, spm, tmp_path)
+    begin(spm, engine)
+    site = next(iter(engine.grid.sites.values()))
+    _, _, _, asked = next(each for each in engine.grid.seen if each[0] == "down" and "shared" in each[3])
+    del asked["shared"]
+    assert wire.header_of(site.answer(asked))["why"] == "the message has no 'shared'"
+
+
+def test_a_step_that_breaks_is_answered_all_the_same(vectors, tmp_path, spm, monkeypatch, capsys):
+    """Flower's SuperNode waits for a reply for ever; what the error says may tell of the rows and stays at the site."""
+
+    def maximise(self, client, shared, tau):
+        raise ValueError(f"row 7 of {client.name}")
+
+    engine = loop_engine(vectors, spm, tmp_path)
+    shared = begin(spm, engine)
+    monkeypatch.setattr(FedSPM, "maximise", maximise)
+    with pytest.raises(TooFewSites, match="the step failed with ValueError; see the site's log") as caught:
+        one_round(spm, engine, shared, 0)
+    assert "row 7" not in str(caught.value)
+    assert "row 7 of north" in capsys.readouterr().err

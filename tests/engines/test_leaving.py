@@ -178,6 +178,8 @@ def test_an_update_beside_something_else_does_not_escape_the_clip():
     for name in ("loss", "predictor.0.bias"):
         with pytest.raises(TrainingFailed, match=r"'predictor\..*' leaves in a Mean that privacy\.clip neither clips"):
             depart(Mean(90, **{"predictor.0.weight": torch.ones(3), name: torch.ones(())}))
+    with pytest.raises(TrainingFailed, match=r"'predictor\.0\.weight' leaves in whole numbers that privacy\.clip"):
+        depart(Mean(90, **{"predictor.0.weight": torch.tensor([7, 9, 7])}))
     sums = depart(Mean(1, count=torch.tensor(90.0)))  # as those that standardise: named in docs/deploy.md
     assert sums.totals()["count"] == 90
 

@@ -59,6 +59,17 @@ def test_two_parameters_with_one_gradient_are_scaled_apart():
     assert torch.equal(moved["other"], torch.full((3,), -1.0))
 
 
+def test_a_parameter_that_a_batch_does_not_reach_goes_on_in_its_direction():
+    first = iter([1.0, 0.0, 0.0])
+
+    def objective(w, batch):
+        return w["always"].sum() + (w["once"].sum() if next(first) else 0.0)
+
+    start = {"always": torch.zeros(1), "once": torch.zeros(1)}
+    moved = minimise(start, objective, batches(3), learning_rate=1.0, momentum=0.5)
+    assert moved["once"].item() == pytest.approx(-(1 + 0.5 + 0.25))
+
+
 def test_a_step_into_infinity_is_said():
     with pytest.raises(TrainingFailed, match="lower the learning rate"):
         minimise({"w": torch.ones(2)}, lambda w, batch: (w["w"] / 0).sum(), batches(1), learning_rate=0.1, momentum=0.0)

@@ -1,6 +1,7 @@
 """The HTTP API: what is answered, who answers when a node is down, and how a bundle is swapped."""
 
 import asyncio
+import threading
 import time
 from contextlib import AsyncExitStack
 
@@ -11,7 +12,9 @@ from safetensors.torch import save
 
 from fedspm.onboarding import remove
 from fedspm.runs import Run
-from fedspm.serve.dispatch import taken
+from fedspm.serve.batching import BRIEF, FEW, Worker
+from fedspm.serve.bundle import pack
+from fedspm.serve.dispatch import Question, RemoteNode, taken
 from fedspm.serve.export import export
 from fedspm.serve.node import node_app
 from serving import service, trained
@@ -234,6 +237,38 @@ def test_a_damaged_bundle_is_not_swapped_in(served, rows, tmp_path):
         ).status_code
 
     assert ask(bundle, act) == (version, 200)
+
+
+@pytest.mark.parametrize("answered", [1, 2, 4, 0])
+def test_a_node_that_answers_another_number_of_rows_has_failed(answered):
+    """One row would fit into the places of three."""
+
+    class Wrong:
+        async def send(self, method, url, patience, content=b"", headers=None):
+            return 200, pack({"probabilities": torch.full((answered, 4), 0.25)})
+
+        async def close(self): ...
+
+    node = RemoteNode("north", "http://north", Wrong(), 1.0)
+    question = Question("1", torch.zeros(3, 2), {"router": torch.zeros(3, 1, 2)}, np.arange(3))
+    assert asyncio.run(node.ask(question, 1.0)) is None
+    assert node.trouble == "the node answered something else than the probabilities of these rows"
+
+
+def test_few_rows_are_computed_on_the_loop_only_while_that_is_brief():
+    async def act():
+        worker, threads = Worker("test"), []
+        for rows, seconds in ((1, 0), (1, 0), (FEW + 1, 0), (FEW, 2 * BRIEF), (1, 0), (1, 0)):
+
+            def work(seconds=seconds):
+                time.sleep(seconds)
+                threads.append(threading.current_thread() is threading.main_thread())
+
+            await worker.compute(rows, work)
+        worker.shutdown()
+        return threads
+
+    assert asyncio.run(act()) == [False, True, False, True, False, True]
 
 
 def test_rows_of_images_are_taken_as_indexing_takes_them():

@@ -12,6 +12,7 @@ something that has no counterpart in φ, would escape both and is refused. Every
 
 import hashlib
 import math
+from collections.abc import Collection
 from dataclasses import dataclass
 
 import numpy as np
@@ -45,7 +46,7 @@ class Departure:
     def _rows(self, reply: Rows) -> Rows:
         row, n = reply.rows[self.client.name], self.client.n
         if self.settings.privacy.clip is not None:
-            self._require_no_update(row, "Rows")
+            self._require_no_update(row.keys() - {"tau"}, "Rows")
         tau = row.get("tau")
         if tau is None or not self.settings.privacy.noise or self.settings.components == 1:  # one component: τ_i = n_i
             return reply
@@ -53,11 +54,11 @@ class Departure:
         floored = noised.clamp_min(FLOOR * n)
         return Rows.of(self.client.name, **(row | {"tau": (floored * (n / floored.sum())).to(tau.dtype)}))
 
-    def _require_no_update(self, leaving: Tensors, kind: str) -> None:
-        """What is not clipped may hold nothing that `fedspm.privacy` takes for noised; τ has noise of its own."""
+    def _require_no_update(self, leaving: Collection[str], kind: str) -> None:
+        """What is not clipped may hold nothing that `fedspm.privacy` takes for noised."""
         noised = {name.split(".")[0] for name in self.shared} | {"tau"}
         for name in leaving:
-            if (kind, name) != ("Rows", "tau") and name.split(".")[0] in noised:
+            if name.split(".")[0] in noised:
                 raise TrainingFailed(
                     f"{name!r} leaves in {kind} that privacy.clip neither clips nor noises; reply with a Mean of "
                     "shared parameters only, or train without privacy.clip"
@@ -67,12 +68,13 @@ class Departure:
         weight, tensors = sent(reply)
         if not as_changes(self.settings, self.shared, tensors):
             if self.settings.privacy.clip is not None:
-                self._require_no_update(tensors, "a Mean")
+                self._require_no_update(tensors.keys(), "a Mean")
             return reply
         moved = {name: value.cpu().double() for name, value in tensors.items() if value.is_floating_point()}
         change = {name: value - self.shared[name].cpu().double() for name, value in moved.items()}
         privacy, half = self.settings.privacy, self.settings.wire.precision == "half"
         if privacy.clip is not None:
+            self._require_no_update(tensors.keys() - moved.keys(), "whole numbers")
             change = clipped(change, privacy.clip)
             if privacy.noise:
                 noise = self._noise(change)

@@ -79,7 +79,8 @@ def minimise(
     """Local SGD with momentum that starts at zero: d ← μ d + g, φ ← φ − η d.
 
     `objective` is a mean over the batch. Names in `fixed` are handed to it but not descended (buffers of batch
-    normalisation, which it updates in place). `scale` multiplies the gradient of the tensors it names.
+    normalisation, which it updates in place). `scale` multiplies the gradient of the descended tensors it names. A
+    tensor that a batch does not reach has g = 0 there, and goes on in its direction.
 
     PyTorch's SGD as a function: what the optimiser object does around it is a tenth of the time of a small network.
     """

@@ -30,7 +30,7 @@ class Brisk:
         self._patience = Patience()
 
     def sleep(self, seconds: float) -> None:
-        if seconds < 3:  # it waits for the site's reply: there was a message
+        if seconds < 3:  # it looks into its own memory for the site's reply: there was a message, another may follow
             self._patience.reset()
         self._patience.wait()
 

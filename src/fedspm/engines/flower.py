@@ -22,6 +22,7 @@ from fedspm.core.settings import Settings
 from fedspm.core.traffic import Traffic
 from fedspm.engines import wire
 from fedspm.errors import FedSPMError, Refused, TooFewSites
+from fedspm.version import __version__
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -125,6 +126,8 @@ def introduce(
             continue
         if (name := str(header.get("site"))) in found:
             raise FedSPMError(f"two sites call themselves {name!r}; change `name` in the site.toml of one of them")
+        if header.get("version") != __version__:
+            say(f"site {name!r} has fedspm {header.get('version')}, this server {__version__}: install the same")
         found[name] = site
     return found
 

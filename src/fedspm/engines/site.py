@@ -6,6 +6,7 @@ sentence, whatever it was not configured for: another algorithm, another encoder
 
 import json
 import tomllib
+import traceback
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
@@ -107,6 +108,10 @@ class Site:
             return self._step(wire.Tag.parse(tag), header, content)
         except FedSPMError as error:
             return wire.refusal_message(tag, self.config.name, str(error))
+        except Exception as error:  # without a reply the SuperNode would wait for one for ever
+            traceback.print_exc()  # for the site: what it says may tell of the rows
+            why = f"the step failed with {type(error).__name__}; see the site's log"
+            return wire.refusal_message(tag, self.config.name, why)
         finally:
             torch.set_num_threads(threads)
 

@@ -77,12 +77,14 @@ def message(header: Header, **tensors: Tensors) -> RecordDict:
 
 
 def request(header: Header, shared: Tensors, arguments: Tensors) -> RecordDict:
-    """What the server asks. An empty dict is left out: Flower would make several requests for it all the same."""
-    return message(header, **{name: value for name, value in ((SHARED, shared), (ARGUMENTS, arguments)) if value})
+    """What the server asks. An empty dict is left out: Flower would make several requests for it all the same. The
+    header says which are there, so that one that was lost is missed."""
+    held = {name: value for name, value in ((SHARED, shared), (ARGUMENTS, arguments)) if value}
+    return message(header | {"holds": list(held)}, **held)
 
 
 def requested(content: RecordDict, name: str) -> Tensors:
-    return tensors_of(content, name) if name in content else {}
+    return tensors_of(content, name) if name in header_of(content).get("holds", (SHARED, ARGUMENTS)) else {}
 
 
 def header_of(content: RecordDict) -> Header:

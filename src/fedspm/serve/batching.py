@@ -1,20 +1,40 @@
 """Micro-batches: whatever comes in while one batch is computed is the next batch. Nobody waits for a timer."""
 
 import asyncio
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
 from typing import Generic, TypeVar
+
+from fedspm.core.process import one_core_threads
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")
-FEW = 4  # rows
+FEW, BRIEF = 4, 0.003  # rows, seconds
 
 
-async def computed(worker: Executor, rows: int, work: Callable[[], Answer]) -> Answer:
-    """By the worker, so that others are served meanwhile. A few rows here and now: that takes hardly longer than two
-    threads need to wake each other."""
-    return work() if rows <= FEW else await asyncio.get_running_loop().run_in_executor(worker, work)
+class Worker:
+    """A thread that computes while the event loop serves others. A few rows are computed at once, on the loop, as long
+    as that is brief: with a small network, threads that wake each other would be a good part of the time."""
+
+    def __init__(self, name: str):
+        self._thread = one_core_threads(1, name)
+        self._brief = False  # until it was seen: the first time may build a network
+
+    async def compute(self, rows: int, work: Callable[[], Answer]) -> Answer:
+        def timed() -> Answer:
+            began = time.perf_counter()
+            answer = work()
+            if rows <= FEW:
+                self._brief = time.perf_counter() - began < BRIEF
+            return answer
+
+        if rows <= FEW and self._brief:
+            return timed()
+        return await asyncio.get_running_loop().run_in_executor(self._thread, timed)
+
+    def shutdown(self) -> None:
+        self._thread.shutdown()
 
 
 class Batcher(Generic[Question, Answer]):

@@ -15,11 +15,11 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import safetensors
+import safetensors.numpy
+import safetensors.torch
 import torch
 from jaxtyping import Float
 from pydantic import Field, ValidationError
-from safetensors.numpy import save
 from safetensors.torch import load
 from torch import Tensor
 
@@ -155,9 +155,11 @@ def version_of(parts: list[Tensors]) -> str:
 
 
 def pack(tensors: Mapping[str, Tensor]) -> bytes:
-    """By way of NumPy, which takes a third of the time for a few rows; the bytes are the same."""
-    content: bytes = save({name: tensor.numpy() for name, tensor in sorted(plain(tensors).items())})
-    return content
+    """By way of NumPy, which takes a third of the time for a few rows, unless it does not know the numbers."""
+    kept = dict(sorted(plain(tensors).items()))
+    if any(tensor.dtype is torch.bfloat16 for tensor in kept.values()):
+        return bytes(safetensors.torch.save(kept))
+    return bytes(safetensors.numpy.save({name: tensor.numpy() for name, tensor in kept.items()}))
 
 
 def packed_rows(x: Float[Tensor, "n *shape"], features: Tensors) -> bytes:

@@ -82,11 +82,13 @@ class RemoteNode:
         status, reply = await self._transport.send("POST", f"{self._url}/v1/answer", self._patience, content, headers)
         if status != HTTPStatus.OK:
             raise NodeFailed(f"the node refused: {status}")
-        try:
-            probabilities: np.ndarray = unpack(reply)["probabilities"].numpy()
-        except (FedSPMError, KeyError) as error:
-            raise NodeFailed("the node answered something else than probabilities") from error
         ends = np.cumsum([len(each.rows) for each in mine])
+        try:
+            probabilities: np.ndarray = unpack(reply)["probabilities"].float().numpy()
+            if probabilities.ndim != 2 or len(probabilities) != ends[-1]:
+                raise FedSPMError(f"{ends[-1]} rows were asked for")
+        except (FedSPMError, KeyError) as error:
+            raise NodeFailed("the node answered something else than the probabilities of these rows") from error
         return dict(zip(map(id, mine), np.split(probabilities, ends[:-1]), strict=True))
 
     async def probe(self) -> None:

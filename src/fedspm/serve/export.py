@@ -56,7 +56,7 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
     common = {
         **_common(algorithm, version, run.classes.tolist()),
         "made_from": run.manifest["data_fingerprint"],
-        "round": run.last_round(),
+        "round": checkpoint.round,
         "range": run.manifest.get("range", (0.0, 1.0)),
     }
     folders = folder_names(list(task.names)) if nodes else []

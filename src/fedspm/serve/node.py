@@ -14,11 +14,10 @@ import torch
 from fastapi import FastAPI, Request, Response
 from torch import Tensor
 
-from fedspm.core.process import one_core_threads
 from fedspm.core.replies import Tensors
 from fedspm.data.arrays import as_input
 from fedspm.errors import FedSPMError
-from fedspm.serve.batching import Batcher, computed
+from fedspm.serve.batching import Batcher, Worker
 from fedspm.serve.bundle import TENSORS, NodeModel, load_node, pack, unpacked_rows
 from fedspm.serve.errors import speaking
 from fedspm.serve.guard import Refused, bearer, read_body
@@ -43,7 +42,7 @@ class Node:
         self.current = Current(folder, load_node)
         self.metrics = NodeMetrics()
         self._secret = secret
-        self._worker = one_core_threads(1, "answer")
+        self._worker = Worker("answer")
         self._batcher = Batcher(self._answer, lambda task: len(task.x), AT_ONCE, self.metrics.batch_rows.observe)
 
     async def answer(self, request: Request) -> Tensor:
@@ -66,7 +65,7 @@ class Node:
             )
 
     async def _answer(self, tasks: list[Task]) -> list[Tensor]:
-        return await computed(self._worker, sum(len(task.x) for task in tasks), partial(self._compute, tasks))
+        return await self._worker.compute(sum(len(task.x) for task in tasks), partial(self._compute, tasks))
 
     def _compute(self, tasks: list[Task]) -> list[Tensor]:
         if len({id(task.model) for task in tasks}) > 1:  # a bundle was swapped in between

@@ -35,7 +35,7 @@ def serve(app: FastAPI, listen: Listen) -> None:
 
 def server_of(app: FastAPI, listen: Listen) -> uvicorn.Server:
     keep_freed_memory()
-    torch.set_num_threads(1)  # of the event loop, which copies rows; batches have workers of their own
+    torch.set_num_threads(1)  # of the event loop, which computes a few rows itself; more have a worker
     config = uvicorn.Config(
         app,
         host=listen.host,

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedspm.core.process import one_core_threads
 from fedspm.data.images import encode_png
 from fedspm.errors import FedSPMError
-from fedspm.serve.batching import Batcher, computed
+from fedspm.serve.batching import Batcher, Worker
 from fedspm.serve.bundle import Card, RouterModel, Sight, load_router
 from fedspm.serve.dispatch import Answered, Dispatcher, RemoteNode
 from fedspm.serve.guard import Callers, Limits, Refused, read_table
@@ -73,7 +73,7 @@ class Router:
         self._addresses = nodes  # a file is read again when a bundle brings a client that is not known yet
         self._nodes: dict[str, RemoteNode] = {}
         self._meet(self.current.model.card)
-        self._worker = one_core_threads(1, "look")
+        self._worker = Worker("look")
         self._readers = one_core_threads(2, "read")
         self._batcher = Batcher(self._look, len, LOOKED_AT_ONCE, self.metrics.batch_rows.observe)
         self._waiting = 0
@@ -108,7 +108,7 @@ class Router:
         return await nodes.best(version, x, looked.sight, deadline)
 
     async def _look(self, questions: list[Tensor]) -> list[Looked]:
-        return await computed(self._worker, sum(map(len, questions)), partial(self._compute, questions))
+        return await self._worker.compute(sum(map(len, questions)), partial(self._compute, questions))
 
     def _compute(self, questions: list[Tensor]) -> list[Looked]:
         model, sizes = self.current.model, [len(x) for x in questions]
