@@ -4,6 +4,7 @@ import asyncio
 import threading
 import time
 from contextlib import AsyncExitStack
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -12,6 +13,7 @@ from safetensors.torch import save
 
 from fedspm.onboarding import remove
 from fedspm.runs import Run
+from fedspm.serve import batching
 from fedspm.serve.batching import BRIEF, FEW, Worker
 from fedspm.serve.bundle import pack
 from fedspm.serve.dispatch import Question, RemoteNode, taken
@@ -255,18 +257,22 @@ def test_a_node_that_answers_another_number_of_rows_has_failed(answered):
     assert node.trouble == "the node answered something else than the probabilities of these rows"
 
 
-def test_few_rows_are_computed_on_the_loop_only_while_that_is_brief():
+def test_few_rows_are_computed_on_the_loop_only_while_that_is_brief(monkeypatch):
+    now = 0.0
+    monkeypatch.setattr(batching, "time", SimpleNamespace(perf_counter=lambda: now))
+
     async def act():
-        worker, threads = Worker("test"), []
+        worker, on_loop = Worker("test"), []
         for rows, seconds in ((1, 0), (1, 0), (FEW + 1, 0), (FEW, 2 * BRIEF), (1, 0), (1, 0)):
 
             def work(seconds=seconds):
-                time.sleep(seconds)
-                threads.append(threading.current_thread() is threading.main_thread())
+                nonlocal now
+                now += seconds
+                on_loop.append(threading.current_thread() is threading.main_thread())
 
             await worker.compute(rows, work)
         worker.shutdown()
-        return threads
+        return on_loop
 
     assert asyncio.run(act()) == [False, True, False, True, False, True]
 

@@ -31,7 +31,7 @@ TRIED = -1.0  # in the place of a posterior: this client has failed for this row
 LIGHTEST = 1e-3  # a client with less of the posterior is not asked for a blend
 log = logging.getLogger("fedspm.serve")
 
-Rows = Int[np.ndarray, " some"]  # which rows of a query
+Rows = Int[np.ndarray, " _"]  # which rows of a query
 
 
 @dataclass(frozen=True)
@@ -208,7 +208,7 @@ def taken(tensors: list[Tensor], rows: list[Rows]) -> Tensor:
     return found.permute(0, 3, 1, 2) if images else found
 
 
-def _by_client(rows: Rows, client: Int[np.ndarray, " some"]) -> dict[int, Rows]:
+def _by_client(rows: Rows, client: Int[np.ndarray, " _"]) -> dict[int, Rows]:
     """The rows of every client that has some."""
     return {i: rows[client == i] for i in np.unique(client).tolist()}
 
