@@ -38,15 +38,11 @@ def accuracies(models: list[Model], federation: Federation) -> tuple[float, floa
     right, routed_right, rows = 0, 0, 0
     for i, part in enumerate(federation.test):
         for x, y in zip(chunks(part.x), chunks(part.y), strict=True):
-            answers = torch.stack([model.local(j, model.embed(x)) for j, model in enumerate(models)])
-            posterior = models[i].posterior(models[i].embed(x))
-            one_each = torch.arange(len(y))
-            system = (
-                answers.argmax(2).mode(0).values
-                if posterior is None
-                else answers[posterior.argmax(1), one_each].argmax(1)
-            )
-            right += int((answers[i].argmax(1) == y).sum())
+            embeddings = [model.embed(x) for model in models]
+            answers = torch.stack([model.local(j, embeddings[j]).argmax(1) for j, model in enumerate(models)])
+            posterior = models[i].posterior(embeddings[i])
+            system = answers.mode(0).values if posterior is None else answers.gather(0, posterior.argmax(1)[None])[0]
+            right += int((answers[i] == y).sum())
             routed_right += int((system == y).sum())
             rows += len(y)
     return routed_right / rows, right / rows

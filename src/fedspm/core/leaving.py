@@ -6,8 +6,9 @@ With any of these an update travels as its change Δ_i = φ_i − φ, φ being t
     τ_i ← τ_i + N(0, z² n_i² / 2 · I), then floored and scaled back to Σ_c τ_ic = n_i
 
 Whatever the rows of a client, two of its Δ lie at most 2 S apart and two of its τ at most √2 n_i: either way the noise
-is z/2 times the distance, which is what `fedspm.privacy` accounts for. An update in `Rows`, or in a `Mean` beside
-something that has no counterpart in φ, would escape both and is refused. Everything else leaves as it is.
+is z/2 times the distance, which is what `fedspm.privacy` accounts for. An update in `Rows`, in whole numbers, or
+in a `Mean` beside something that has no counterpart in φ, would escape both and is refused. Everything else leaves as
+it is.
 """
 
 import hashlib

@@ -82,6 +82,10 @@ class Settings(Strict):
     wire: Wire = Wire()
     options: dict[str, float | int | bool | str] = Field({}, description="what only this algorithm knows; see its page")
 
+    def alone(self) -> "Settings":
+        """Without what a configuration adds: paths, data and machines are nobody else's business."""
+        return Settings.model_validate({name: getattr(self, name) for name in Settings.model_fields})
+
     @property
     def schedule(self) -> int:
         return self.horizon or self.rounds

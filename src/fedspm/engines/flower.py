@@ -18,7 +18,6 @@ from torch import Tensor
 
 from fedspm.core.algorithm import Algorithm, Answer, Step, Task
 from fedspm.core.replies import Reply, Rows, Tensors
-from fedspm.core.settings import Settings
 from fedspm.core.traffic import Traffic
 from fedspm.engines import wire
 from fedspm.errors import FedSPMError, Refused, TooFewSites
@@ -169,9 +168,8 @@ class FlowerEngine:
     def description(self) -> dict[str, Any]:
         """What a site must know of a run to take part."""
         task = self.algorithm.task
-        settings = {name: getattr(self.algorithm.settings, name) for name in Settings.model_fields}
         return {
-            "settings": Settings.model_validate(settings).model_dump(mode="json"),
+            "settings": self.algorithm.settings.alone().model_dump(mode="json"),
             "names": task.names,
             "counts": task.counts,
             "shape": task.shape,

@@ -69,9 +69,9 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
     )
     with folder_atomically(out) as temporary:
         _write(temporary / "router", "router", everybody, router)
-        for name, count, folder, tensors in zip(task.names, task.counts, folders, nodes, strict=bool(nodes)):
-            card = Card(**common, names=[name], counts=[count])
-            _write(temporary / "clients" / folder, "node", card, tensors)
+        for i, tensors in enumerate(nodes):
+            card = Card(**common, names=[task.names[i]], counts=[task.counts[i]])
+            _write(temporary / "clients" / folders[i], "node", card, tensors)
     return Exported(version, list(task.names) if nodes else [], measured)
 
 
@@ -113,11 +113,10 @@ def export_site(kept: AtSite, out: Path) -> str:
 
 def _common(algorithm: Servable, version: str, classes: list[Any]) -> dict[str, Any]:
     """What the cards of router and nodes have in common."""
-    settings = {key: getattr(algorithm.settings, key) for key in Settings.model_fields}
     return {
         "format": FORMAT,
         "version": version,
-        "settings": Settings.model_validate(settings),
+        "settings": algorithm.settings.alone(),
         "shape": algorithm.task.shape,
         "classes": classes,
     }
