@@ -1,79 +1,65 @@
-"""Local SGD of FedAvg with the MLP: one client after the other, or groups through one set of kernels (`torch.func`).
+"""A round with many small clients: one after the other, or groups of them through one set of kernels.
 
-python benchmarks/batched_clients.py [FEATURES CLIENTS GROUP]        CPU seconds, alternating; docs/performance.md
+python benchmarks/batched_clients.py [CLIENTS FEATURES AT_ONCE [ALGORITHM …]]     CPU seconds, by turns; docs/performance.md
 """
 
 import statistics
 import sys
 import time
-from collections.abc import Callable
 
-import torch
+import numpy as np
 from torch import Tensor
-from torch.func import grad, vmap
 
-from fedspm.core.local import Batch, minimise
-from fedspm.core.process import keep_freed_memory
-from fedspm.encoders import build_encoder
-from fedspm.mixture.em import of_label
-from fedspm.mixture.model import initial_shared_heads, log_likelihood
+from fedspm import Federation
+from fedspm.algorithms import ALGORITHMS, algorithm_named
+from fedspm.config import resolve
+from fedspm.engines.local import LocalEngine
+from fedspm.runs import task_of
+from fedspm.training import begin, one_round
 
-ROWS, STEPS, SIZE, CLASSES, RATE, MOMENTUM = 70, 10, 32, 10, 0.01, 0.9
-FEATURES, CLIENTS, GROUP = map(int, sys.argv[1:]) if len(sys.argv) > 1 else (20, 200, 50)
-
-encoder = build_encoder("predictor", "mlp", (FEATURES,), 32, copies=1, seed=0)
-start = encoder.initial() | initial_shared_heads(1, CLASSES, 32, seed=0)
-draw = torch.Generator().manual_seed(0)
-x = torch.randn(CLIENTS, ROWS, FEATURES, generator=draw)
-y = torch.randint(0, CLASSES, (CLIENTS, ROWS), generator=draw)
-rows = torch.randint(0, ROWS, (CLIENTS, STEPS, SIZE), generator=draw)
+BLOCK = {"encoder": "mlp", "steps": 10, "batch_size": 32}
+ROUNDS = 5  # the first is not counted
 
 
-def loss(w: dict[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    return -of_label(log_likelihood(w["head.weight"], w["head.bias"], encoder(w, x, training=True)), y).mean()
+def federation(clients: int, features: int) -> Federation:
+    """60 to 140 rows a client, of which a fifth is for testing."""
+    draw = np.random.default_rng(0)
+    sizes = draw.integers(60, 141, clients)
+    rows = {f"client {i}": (draw.normal(size=(n, features)), draw.integers(0, 10, n)) for i, n in enumerate(sizes)}
+    return Federation.from_arrays(rows, test_fraction=0.2)
 
 
-def one_by_one() -> dict[str, Tensor]:
-    moved = []
-    for i in range(CLIENTS):
-        batches = (Batch(x[i, row], y[i, row], row) for row in rows[i])
-        found = minimise(start, lambda w, b: loss(w, b.x, b.y), batches, learning_rate=RATE, momentum=MOMENTUM)
-        moved.append(found)
-    return {name: torch.stack([each[name] for each in moved]) for name in start}
-
-
-def together() -> dict[str, Tensor]:
-    moved = []
-    gradient = vmap(grad(loss))
-    for mine, x_mine, y_mine in zip(rows.split(GROUP), x.split(GROUP), y.split(GROUP), strict=True):
-        who = torch.arange(len(mine))[:, None]
-        w = {name: value.repeat(len(mine), *[1] * value.ndim) for name, value in start.items()}
-        direction = {name: torch.zeros_like(value) for name, value in w.items()}
-        for step in range(STEPS):
-            row = mine[:, step]
-            for name, slope in gradient(w, x_mine[who, row], y_mine[who, row]).items():
-                direction[name].mul_(MOMENTUM).add_(slope)
-                w[name].sub_(direction[name], alpha=RATE)
-        moved.append(w)
-    return {name: torch.cat([each[name] for each in moved]) for name in start}
-
-
-def seconds(work: Callable[[], object]) -> float:
-    began = time.process_time()
-    work()
-    return time.process_time() - began
+def measure(name: str, known: Federation, at_once: int) -> None:
+    settings = {"algorithm": name, "rounds": ROUNDS, "predictor": BLOCK, "router": BLOCK}
+    algorithm = algorithm_named(name)(resolve(settings, {"em": {"start": "random", "hold": 0}}), task_of(known))
+    spent: dict[int, list[float]] = {1: [], at_once: []}
+    states: dict[int, dict[str, Tensor]] = {}
+    engines = {k: LocalEngine(known, seed=0, workers=1, device="cpu", clients_at_once=k) for k in spent}
+    for k, engine in engines.items():
+        states[k] = begin(algorithm, engine)
+    for number in range(ROUNDS):
+        for k, engine in engines.items():
+            began = time.process_time()
+            states[k] = one_round(algorithm, engine, states[k], number)
+            spent[k].append(time.process_time() - began)
+    for engine in engines.values():
+        engine.__exit__(None, None, None)
+    alone, grouped = spent[1][1:], spent[at_once][1:]
+    ratio = statistics.median(one / other for one, other in zip(alone, grouped, strict=True))
+    apart = max(float((value.double() - states[at_once][key].double()).abs().max()) for key, value in states[1].items())
+    ms = [1000 * statistics.median(side) / len(known.names) for side in (alone, grouped)]
+    print(
+        f"{name:10} CPU ms a client: {ms[0]:6.2f} one by one  {ms[1]:6.2f} together  {ratio:4.1f} times as fast, "
+        f"after {ROUNDS} rounds apart by {apart:.0e}",
+        flush=True,
+    )
 
 
 def main() -> None:
-    torch.set_num_threads(1)
-    keep_freed_memory()
-    alone, batched = one_by_one(), together()
-    apart = max(float((alone[name] - batched[name]).abs().max()) for name in start)
-    ratios = [seconds(one_by_one) / seconds(together) for _ in range(3)]
-    print(
-        f"{FEATURES} features, {CLIENTS} clients in groups of {GROUP}: {statistics.median(ratios):.1f} times as fast, "
-        f"largest difference {apart:.0e}"
-    )
+    clients, features, at_once = map(int, sys.argv[1:4]) if len(sys.argv) > 1 else (200, 20, 100)
+    known = federation(clients, features)
+    for name in sys.argv[4:] or ALGORITHMS:
+        measure(name, known, at_once)
 
 
 if __name__ == "__main__":

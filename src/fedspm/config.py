@@ -144,6 +144,9 @@ class Config(Settings):
     workers: Annotated[int, Field(ge=1)] | Literal["auto"] = Field(
         "auto", description="clients trained at the same time; auto: one a core"
     )
+    clients_at_once: int = Field(
+        1, ge=1, description="small clients that a worker trains through one set of kernels: docs/performance.md"
+    )
     device: str = Field("auto", description="auto, cpu, cuda, mps")
     engine: Literal["local", "flower-simulation", "flower"] = Field(
         "local", description="local: in this process; flower-simulation: Flower and Ray; flower: across machines"
@@ -233,7 +236,7 @@ def _checked(wanted: Mapping[str, Any]) -> dict[str, Any]:
 
 def _made(values: Mapping[str, Any]) -> Config:
     try:
-        return Config.model_validate(values)
+        config = Config.model_validate(values)
     except ValidationError as error:
         first = error.errors()[0]
         table, *rest = first["loc"]
@@ -241,6 +244,9 @@ def _made(values: Mapping[str, Any]) -> Config:
         where = ".".join(map(str, [table, *inner]))
         given = "" if isinstance(first["input"], Mapping) else f" = {first['input']!r}"  # a table is only named
         raise FedSPMError(f"{where}{given}: {_plain(first['msg'])}") from error
+    if config.engine != "local" and config.clients_at_once > 1:
+        raise FedSPMError(f"engine = {config.engine}: a site trains its own client; clients_at_once is for local")
+    return config
 
 
 def changed(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:

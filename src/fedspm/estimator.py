@@ -17,13 +17,12 @@ from fedspm.core.replies import Tensors
 from fedspm.core.settings import Strict
 from fedspm.data.arrays import as_input, as_labels, require_finite
 from fedspm.data.federation import Federation
-from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import Model, evaluate
 from fedspm.manifest import manifest
 from fedspm.nested import dotted
 from fedspm.runs import GIVEN, Checkpoint, Run, task_of
-from fedspm.training import begin, one_round, personalised
+from fedspm.training import begin, in_process, one_round, personalised
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -83,7 +82,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         federation.checked()
         networks = self._networks()
         algorithm = algorithm_named(config.algorithm)(config, task_of(federation), networks)
-        with LocalEngine(federation, seed=config.seed, workers=config.workers, device=config.device) as engine:
+        with in_process(config, federation) as engine:
             shared = begin(algorithm, engine)
             for number in range(config.rounds):
                 shared = one_round(algorithm, engine, shared, number)

@@ -117,6 +117,16 @@ def counted(algorithm: Algorithm, engine: Engine, shared: Tensors) -> dict[str, 
     return from_counts(counts, algorithm.task.names, algorithm.routes)
 
 
+def in_process(config: Config, federation: Federation) -> LocalEngine:
+    return LocalEngine(
+        federation,
+        seed=config.seed,
+        workers=config.workers,
+        device=config.device,
+        clients_at_once=config.clients_at_once,
+    )
+
+
 def train(
     config: Config,
     federation: Federation,
@@ -140,7 +150,7 @@ def train(
             workers=config.workers,
             device=config.device,
         )
-    with LocalEngine(federation, seed=config.seed, workers=config.workers, device=config.device) as engine:
+    with in_process(config, federation) as engine:
         return train_on(engine, config, federation, algorithm, run, watcher, checkpoint)
 
 

@@ -131,7 +131,8 @@ def test_training_never_reads_the_truth():
     assert_same_bits(results[0][0], results[1][0])
     for name, private in results[0][1].items():
         assert_same_bits(private, results[1][1][name])
-    assert {field.name for field in fields(Client)} == {"name", "index", "x", "y", "private", "round", "seed"}
+    handed = {"name", "index", "x", "y", "private", "round", "seed", "solver"}
+    assert {field.name for field in fields(Client)} == handed
 
 
 def test_bytes_of_a_round_count_every_tensor_once_a_client(vectors, quick):

@@ -17,7 +17,7 @@ def test_supervised_loss_is_minus_q1i_over_n(draw):
         for c in range(components):
             q1 += w[j, c].item() * log_p[j, c].item()
 
-    assert np.isclose(supervised_loss(w, log_p).item(), -q1 / n, rtol=1e-5)
+    assert np.isclose(supervised_loss(w, log_p).mean().item(), -q1 / n, rtol=1e-5)
 
 
 def test_drm_loss_is_minus_surrogate_q2i_over_n(draw):
@@ -37,14 +37,14 @@ def test_drm_loss_is_minus_surrogate_q2i_over_n(draw):
                 inner += tau[i, c].item() * np.exp(ratio[j, i, c].item())
         q2 -= np.log(inner)
 
-    assert np.isclose(drm_loss(w, ratio, tau.log(), me).item(), -q2 / n, rtol=1e-5)
+    assert np.isclose(drm_loss(w, ratio, tau.log(), me).mean().item(), -q2 / n, rtol=1e-5)
 
 
 def test_a_dead_component_has_no_gradient_and_makes_no_nan():
     ratio = torch.zeros(5, 2, 3, requires_grad=True)
     w = torch.tensor([0.5, 0.5, 0.0]).expand(5, 3)
     tau = torch.tensor([[2.0, 3.0, 0.0], [1.0, 0.0, 4.0]])
-    drm_loss(w, ratio, tau.log(), 0).backward()
+    drm_loss(w, ratio, tau.log(), 0).mean().backward()
     assert torch.isfinite(ratio.grad).all()
     assert (ratio.grad[:, 0, 2] == 0).all()
     assert (ratio.grad[:, 1, 1] == 0).all()

@@ -49,7 +49,7 @@ class ClusterFL(ComponentStart):
 
         def loss(w: Tensors, batch: Batch) -> Tensor:
             features = self.predictor(w, self.standardise(shared, batch.x), training=True, only=c)
-            return -of_label(self.log_likelihood(w, c, features), batch.y).mean()
+            return -of_label(self.log_likelihood(w, c, features), batch.y)[:, 0]
 
         start = self.predictor.take(shared, c) | {f"{name}.{c}": shared[f"{name}.{c}"] for name in HEAD}
         moved = self.local_solver(client, "supervised", self.predictor, start, loss)

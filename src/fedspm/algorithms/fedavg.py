@@ -10,7 +10,7 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedspm.core.algorithm import Algorithm, Exchange, Task
-from fedspm.core.local import Batch, Client, minimise
+from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Tensors
 from fedspm.core.settings import Settings
 from fedspm.mixture.em import of_label
@@ -45,20 +45,20 @@ class FedAvg(Algorithm):
         return self.predictor.take(state) | {name: state[name] for name in HEAD}
 
     def loss(self, w: Tensors, batch: Batch, shared: Tensors) -> Tensor:
-        """What local steps descend."""
+        """What local steps descend, of every row."""
         return self.cross_entropy(w, batch, shared)
 
     def cross_entropy(self, w: Tensors, batch: Batch, shared: Tensors, training: bool = True) -> Tensor:
-        """Of the model w on a batch."""
+        """Of the model w on every row of a batch."""
         features = self.predictor(w, self.standardise(shared, batch.x), training=training)
-        return -of_label(log_likelihood(w["head.weight"], w["head.bias"], features), batch.y).mean()
+        return -of_label(log_likelihood(w["head.weight"], w["head.bias"], features), batch.y)[:, 0]
 
     def fine_tuned(self, client: Client, shared: Tensors, epochs: int, fixed: tuple[str, ...] = ()) -> Tensors:
         """The global model after some passes over a client's own rows, at the first round's learning rate. A body that
         is fixed normalises as in evaluation."""
         block = self.settings.predictor
         size = min(block.batch_size, client.n)
-        return minimise(
+        return client.solver(
             self.weights(shared),
             lambda w, batch: self.cross_entropy(w, batch, shared, training=not fixed),
             client.batches("fine-tune", size, -(-epochs * client.n // size)),

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedspm.algorithms.fedavg import FedAvg
 from fedspm.core.algorithm import Algorithm
-from fedspm.core.local import Client
+from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Rows, Tensors
 from fedspm.core.settings import Strict
 from fedspm.mixture.model import HEAD, log_likelihood
@@ -22,14 +22,10 @@ class FedBABU(FedAvg):
         epochs: int = Field(1, ge=0, description="passes over the client's rows to fine-tune its head")
 
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
-        head = {name: shared[name] for name in HEAD}
-        body = self.local_solver(
-            client,
-            "supervised",
-            self.predictor,
-            self.predictor.take(shared),
-            lambda w, batch: self.loss(w | head, batch, shared),
-        )
+        def loss(w: Tensors, batch: Batch) -> Tensor:
+            return self.loss(w | {name: shared[name] for name in HEAD}, batch, shared)
+
+        body = self.local_solver(client, "supervised", self.predictor, self.predictor.take(shared), loss)
         return Mean(client.n, **body), client.private
 
     def personalise(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:

@@ -42,20 +42,21 @@ class FedDRM(FedSPM):
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
         if not self.options.joint:
             return super().maximise(client, shared, tau)
-        everything = client.private["responsibilities"]
 
         def objective(moving: Tensors, batch: Batch) -> Tensor:
             features = self.predictor(moving, self.standardise(shared, batch.x), training=True)
             likelihood = log_likelihood(moving["head.weight"], moving["head.bias"], features)
-            label = em.supervised_loss(everything[batch.row], em.of_label(likelihood, batch.y))
+            w = batch.extra["responsibilities"]
+            label = em.supervised_loss(w, em.of_label(likelihood, batch.y))
             ratio = log_ratio(moving["tilt.xi"], moving["tilt.gamma"], features)
-            whose = em.drm_loss(everything[batch.row], ratio, tau.log(), client.index)
-            size = sum(value.square().sum() for value in moving.values() if value.requires_grad)
+            whose = em.drm_loss(w, ratio, tau.log(), batch.client)
+            size = sum(value.square().sum() for name, value in moving.items() if name not in self.predictor.buffers)
             return LABEL_SHARE * label + (1 - LABEL_SHARE) * whose + WEIGHT_DECAY / 2 * size
 
         start = self.predictor.take(shared) | {name: shared[name] for name in TILT}
         start |= {name: client.private[name] for name in HEAD}
-        moved = self.local_solver(client, "supervised", self.predictor, start, objective)
+        w = client.private["responsibilities"]
+        moved = self.local_solver(client, "supervised", self.predictor, start, objective, responsibilities=w)
         private = client.private | {name: moved.pop(name) for name in HEAD}
         return Mean(client.n, **moved), private
 

@@ -58,16 +58,17 @@ class FedEM(ComponentAlgorithm):
 
     def predictors(self, client: Client, shared: Tensors, mixing: Tensor, evidence: Tensors) -> Tensors:
         """Local steps on all C predictors, each row weighted by its responsibilities."""
-        responsibilities = client.private["responsibilities"]
 
         def objective(w: Tensors, batch: Batch) -> Tensor:
             features = self.predictor(w, self.standardise(shared, batch.x), training=True)
             label = em.of_label(self.log_likelihood(w, features), batch.y)
             note(evidence, "label", batch.row, label)
-            return em.supervised_loss(responsibilities[batch.row], label)
+            return em.supervised_loss(batch.extra["responsibilities"], label)
 
         start = self.predictor.take(shared) | {name: shared[name] for name in HEAD}
-        return self.local_solver(client, "supervised", self.predictor, start, objective, self.head_scale(mixing))
+        w = client.private["responsibilities"]
+        scale = self.head_scale(mixing)
+        return self.local_solver(client, "supervised", self.predictor, start, objective, scale, responsibilities=w)
 
     def log_likelihood(self, state: Tensors, features: Tensor) -> Float[Tensor, "n c k"]:
         return log_likelihood(state["head.weight"], state["head.bias"], features)

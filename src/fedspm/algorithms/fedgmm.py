@@ -70,7 +70,7 @@ class FedGMM(FedEM, DensityRatios, Servable):
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
         mixing, evidence = em.mixing_weights(tau[client.index], client.n), notebook(client.private)
         everything = torch.ones(client.n, 1, device=tau.device)
-        router = self.drm_block(client, shared, everything, tau.new_tensor(self.task.counts)[:, None], {})
+        router = self.drm_block(client, shared, everything, self.task.sizes.to(tau.device), {})
         reply = Mean(client.n, **self.predictors(client, shared, mixing, evidence), **router)
         return reply, client.private | {"mixing": mixing} | as_private(evidence)
 

@@ -3,6 +3,8 @@
 min_w  cross-entropy_i(w) + μ/2 ‖w − w_t‖²
 """
 
+from collections.abc import Collection
+
 from pydantic import Field
 from torch import Tensor
 
@@ -18,10 +20,10 @@ class FedProx(FedAvg):
 
     def loss(self, w: Tensors, batch: Batch, shared: Tensors) -> Tensor:
         mu: float = self.options.mu
-        return super().loss(w, batch, shared) + mu / 2 * squared_distance(w, shared)
+        return super().loss(w, batch, shared) + mu / 2 * squared_distance(w, shared, self.predictor.buffers)
 
 
-def squared_distance(w: Tensors, anchor: Tensors) -> Tensor:
-    """‖w − anchor‖² over the tensors that move."""
-    parts = [(value - anchor[name]).square().sum() for name, value in w.items() if value.requires_grad]
+def squared_distance(w: Tensors, anchor: Tensors, buffers: Collection[str]) -> Tensor:
+    """‖w − anchor‖² over the tensors that are descended: not over running statistics."""
+    parts = [(value - anchor[name]).square().sum() for name, value in w.items() if name not in buffers]
     return sum(parts[1:], start=parts[0])

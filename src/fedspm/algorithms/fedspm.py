@@ -80,17 +80,18 @@ class FedSPM(Newcomers, Servable):
         self, client: Client, shared: Tensors, mixing: Tensor, evidence: Tensors
     ) -> tuple[Tensors, Tensors]:
         """α_i, β_i, θ by ascent on Q₁ᵢ"""
-        responsibilities = client.private["responsibilities"]
 
         def objective(moving: Tensors, batch: Batch) -> Tensor:
             features = self.predictor(moving, self.standardise(shared, batch.x), training=True)
             likelihood = log_likelihood(moving["head.weight"], moving["head.bias"], features)
             label = em.of_label(likelihood, batch.y)
             note(evidence, "label", batch.row, label)
-            return em.supervised_loss(responsibilities[batch.row], label)
+            return em.supervised_loss(batch.extra["responsibilities"], label)
 
         start = self.predictor.take(shared) | {name: client.private[name] for name in HEAD}
-        moved = self.local_solver(client, "supervised", self.predictor, start, objective, self.head_scale(mixing))
+        w = client.private["responsibilities"]
+        scale = self.head_scale(mixing)
+        moved = self.local_solver(client, "supervised", self.predictor, start, objective, scale, responsibilities=w)
         return client.private | {name: moved.pop(name) for name in HEAD}, moved
 
     # -- inference ---------------------------------------------------------------------------------------------------

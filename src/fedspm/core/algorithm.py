@@ -13,7 +13,7 @@ from jaxtyping import Float
 from pydantic import ValidationError
 from torch import Tensor, nn
 
-from fedspm.core.local import Batch, Client, minimise
+from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Reply, Rows, Tensors
 from fedspm.core.settings import Block, Settings, Strict
 from fedspm.encoders import Encoder, build_encoder
@@ -52,6 +52,11 @@ class Task:
     @property
     def clients(self) -> int:
         return len(self.names)
+
+    @cached_property
+    def sizes(self) -> Float[Tensor, "m 1"]:
+        """n_i, a row each"""
+        return torch.tensor(self.counts, dtype=torch.float32)[:, None]
 
     @cached_property
     def sample_fraction(self) -> Float[Tensor, " m"]:
@@ -214,13 +219,18 @@ class Algorithm(ABC):
         parameters: Tensors,
         objective: Callable[[Tensors, Batch], Tensor],
         scale: Mapping[str, Tensor] | None = None,
+        **extra: Tensor,
     ) -> Tensors:
-        """The paper's LocalSolver: a round's SGD steps of one block, at the rate of this round."""
+        """The paper's LocalSolver: a round's SGD steps of one block, at the rate of this round.
+
+        `objective` answers a loss a row. What differs between clients reaches it in the batch: `batch.client`, and by
+        name in `batch.extra` what is given here as `extra`, a row each.
+        """
         block: Block = getattr(self.settings, encoder.role)
-        return minimise(
+        return client.solver(
             parameters,
             objective,
-            client.batches(step, block.batch_size, block.steps),
+            client.batches(step, block.batch_size, block.steps, **extra),
             learning_rate=self.annealed(block.learning_rate, client.round),
             momentum=block.momentum,
             fixed=encoder.buffers,

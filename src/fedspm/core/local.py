@@ -1,7 +1,8 @@
 """What happens at a client: its rows in batches, and the one SGD loop of the project."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -13,52 +14,37 @@ from fedspm.errors import TrainingFailed
 from fedspm.randomness import torch_generator
 
 CHUNK = 256  # rows that are looked at together where there is nothing to learn
+Piece = TypeVar("Piece")
 
 
 @dataclass(frozen=True)
 class Batch:
-    """Rows carry their numbers, so that a responsibility cannot meet the wrong sample."""
+    """Rows carry what belongs to them, so that a responsibility cannot meet the wrong sample."""
 
     x: Float[Tensor, "b *shape"]
     y: Int[Tensor, " b"]
-    row: Int[Tensor, " b"]
+    row: Int[Tensor, " b"]  # their numbers
+    client: Int[Tensor, ""] = field(default_factory=lambda: torch.tensor(0))  # whose they are
+    extra: Tensors = field(default_factory=dict)  # a tensor a name, in the order of the rows
 
 
 @dataclass(frozen=True)
-class Client:
-    """What a client step sees: one client's rows, its private state, and where in training it is."""
+class Batches:
+    """Rows of a client in batches, those that `order` numbers."""
 
-    name: str
-    index: int
     x: Float[Tensor, "n *shape"]
     y: Int[Tensor, " n"]
-    private: Tensors
-    round: int
-    seed: int
+    order: Int[Tensor, "steps b"]
+    client: Int[Tensor, ""]
+    extra: Tensors
 
-    @property
-    def n(self) -> int:
-        return len(self.y)
+    def __len__(self) -> int:
+        return len(self.order)
 
-    def generator(self, step: str) -> torch.Generator:
-        """Derived from (seed, client name, round, step): the same on every engine and after every crash."""
-        return torch_generator(self.seed, self.name, self.round, step)
-
-    def batches(self, step: str, size: int, steps: int) -> Iterator[Batch]:
-        """`steps` random batches: permutations of all rows, one after the other, cut into pieces."""
-        if steps == 0:
-            return
-        size = min(size, self.n)
-        generator = self.generator(step)
-        passes = -(-steps * size // self.n)
-        order = torch.cat([torch.randperm(self.n, generator=generator) for _ in range(passes)]).to(self.y.device)
-        for row in order[: steps * size].view(steps, size):
-            yield Batch(self.x[row], self.y[row], row)
-
-
-def chunks(x: Tensor, size: int = CHUNK) -> Iterator[Tensor]:
-    """All rows in order, in pieces whose activations stay in the cache. Views, not copies."""
-    yield from x.split(size)
+    def __iter__(self) -> Iterator[Batch]:
+        for row in self.order:
+            extra = {name: value[row] for name, value in self.extra.items()}
+            yield Batch(self.x[row], self.y[row], row, self.client, extra)
 
 
 def laid_out_like(slope: Tensor, leaf: Tensor) -> Tensor:
@@ -68,8 +54,8 @@ def laid_out_like(slope: Tensor, leaf: Tensor) -> Tensor:
 
 def minimise(
     parameters: Mapping[str, Tensor],
-    objective: Callable[[Tensors, Batch], Tensor],
-    batches: Iterable[Batch],
+    objective: Callable[[Tensors, Piece], Tensor],
+    batches: Iterable[Piece],
     *,
     learning_rate: float,
     momentum: float,
@@ -78,9 +64,9 @@ def minimise(
 ) -> Tensors:
     """Local SGD with momentum that starts at zero: d ← μ d + g, φ ← φ − η d.
 
-    `objective` is a mean over the batch. Names in `fixed` are handed to it but not descended (buffers of batch
-    normalisation, which it updates in place). `scale` multiplies the gradient of the descended tensors it names. A
-    tensor that a batch does not reach has g = 0 there, and goes on in its direction.
+    `objective` answers a loss a row; what is descended is their mean. Names in `fixed` are handed to it but not
+    descended (buffers of batch normalisation, which it updates in place). `scale` multiplies the gradient of the
+    descended tensors it names. A tensor that a batch does not reach has g = 0 there, and goes on in its direction.
 
     PyTorch's SGD as a function: what the optimiser object does around it is a tenth of the time of a small network.
     """
@@ -94,7 +80,7 @@ def minimise(
     fused = descended[0].device.type != "mps"
     loss = torch.zeros(())
     for batch in batches:
-        loss = objective(moving, batch)
+        loss = objective(moving, batch).mean()
         found = torch.autograd.grad(loss, descended, materialize_grads=True)
         slopes = dict(zip(leaves, map(laid_out_like, found, descended), strict=True))
         for name, factor in (scale or {}).items():
@@ -117,3 +103,56 @@ def minimise(
     if not torch.isfinite(total):
         raise TrainingFailed("the loss or a parameter is not finite; lower the learning rate")
     return finished
+
+
+@runtime_checkable
+class Solver(Protocol):
+    """`minimise`, or what does the same for many clients at once (`core.together`)."""
+
+    def __call__(
+        self,
+        parameters: Tensors,
+        objective: Callable[[Tensors, Batch], Tensor],
+        batches: Batches,
+        *,
+        learning_rate: float,
+        momentum: float,
+        fixed: Collection[str] = ...,
+        scale: Mapping[str, Tensor] | None = ...,
+    ) -> Tensors: ...
+
+
+@dataclass(frozen=True)
+class Client:
+    """What a client step sees: one client's rows, its private state, where in training it is, and who solves."""
+
+    name: str
+    index: int
+    x: Float[Tensor, "n *shape"]
+    y: Int[Tensor, " n"]
+    private: Tensors
+    round: int
+    seed: int
+    solver: Solver = minimise
+
+    @property
+    def n(self) -> int:
+        return len(self.y)
+
+    def generator(self, step: str) -> torch.Generator:
+        """Derived from (seed, client name, round, step): the same on every engine and after every crash."""
+        return torch_generator(self.seed, self.name, self.round, step)
+
+    def batches(self, step: str, size: int, steps: int, **extra: Tensor) -> Batches:
+        """`steps` random batches: permutations of all rows, one after the other, cut into pieces."""
+        size = min(size, self.n)
+        generator = self.generator(step)
+        passes = -(-steps * size // self.n)
+        turns = [torch.randperm(self.n, generator=generator) for _ in range(passes)] or [self.y.new_zeros(0)]
+        order = torch.cat(turns).to(self.y.device)[: steps * size].view(steps, size)
+        return Batches(self.x, self.y, order, torch.tensor(self.index), extra)
+
+
+def chunks(x: Tensor, size: int = CHUNK) -> Iterator[Tensor]:
+    """All rows in order, in pieces whose activations stay in the cache. Views, not copies."""
+    yield from x.split(size)

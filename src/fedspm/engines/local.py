@@ -7,6 +7,8 @@ and the program without a copy. Each computes with one thread of its own.
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
+from functools import partial
+from itertools import chain
 from types import TracebackType
 from typing import TypeVar
 
@@ -15,10 +17,11 @@ from torch import Tensor
 
 from fedspm.core.algorithm import Algorithm, Answer, Step
 from fedspm.core.leaving import Departure, arrived
-from fedspm.core.local import Client
+from fedspm.core.local import Client, Solver, minimise
 from fedspm.core.process import keep_freed_memory, one_core_threads
 from fedspm.core.replies import Tensors
 from fedspm.core.settings import Settings
+from fedspm.core.together import Meeting
 from fedspm.core.traffic import Traffic
 from fedspm.data.federation import Federation
 from fedspm.errors import FedSPMError, TrainingFailed
@@ -32,7 +35,15 @@ class LocalEngine:
 
     participants: Sequence[int]  # clients that the exchanges of this round reach
 
-    def __init__(self, federation: Federation, *, seed: int, workers: int | str = "auto", device: str = "auto"):
+    def __init__(
+        self,
+        federation: Federation,
+        *,
+        seed: int,
+        workers: int | str = "auto",
+        device: str = "auto",
+        clients_at_once: int = 1,
+    ):
         self.federation = federation
         self.device = torch.device(choose_device(device))
         self.workers = (os.cpu_count() or 1) if workers == "auto" else int(workers)
@@ -43,6 +54,8 @@ class LocalEngine:
         torch.set_num_threads(1)  # the server's own arithmetic too: its bits must not depend on the machine's cores
         keep_freed_memory()
         self._pool = one_core_threads(self.workers, "fedspm")
+        self._at_once = clients_at_once
+        self._steps = one_core_threads(self.workers * clients_at_once, "fedspm-step")  # starts them as they are needed
         self.data = [(part.x.to(self.device), part.y.to(self.device)) for part in federation.train]
 
     def __enter__(self) -> "LocalEngine":
@@ -52,6 +65,7 @@ class LocalEngine:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._pool.shutdown(wait=True, cancel_futures=True)
+        self._steps.shutdown()
         torch.set_num_threads(self._threads_before)
 
     def begin_round(self, number: int, participants: Sequence[int] | None = None) -> None:
@@ -84,8 +98,8 @@ class LocalEngine:
         shared, arguments = self.send(shared), self.send(arguments)
         settings: Settings = step.__self__.settings  # type: ignore[attr-defined]
 
-        def take(i: int) -> tuple[Answer, Tensors]:
-            client = self._client(i, self.privates[self.federation.names[i]])
+        def take(i: int, solver: Solver = minimise) -> tuple[Answer, Tensors]:
+            client = self._client(i, self.privates[self.federation.names[i]], solver)
             try:
                 reply, private = step(client, shared, **arguments)
                 sent = Departure(settings, client, step.__name__, shared)(reply)
@@ -96,12 +110,25 @@ class LocalEngine:
                 ) from error
 
         merged: Answer | None = None
-        for i, (reply, private) in zip(self.participants, self.map(take, self.participants), strict=True):
+        for i, (reply, private) in zip(self.participants, self._taken(take), strict=True):
             self.privates[self.federation.names[i]] = private
             self.traffic.receive(self.federation.names[i], reply)
             merged = reply if merged is None else merged.merge(reply)  # type: ignore[arg-type, assignment]
         assert merged is not None
         return merged
+
+    def _taken(self, take: Callable[..., Out]) -> Iterator[Out]:
+        """`take` of every participant, one by one or in groups whose solvers work together."""
+        if self._at_once == 1:
+            return self.map(take, self.participants)
+
+        def take_all(group: Sequence[int]) -> list[Out]:
+            meeting = Meeting(len(group))
+            waiting = [self._steps.submit(meeting.attend, partial(take, i, meeting.solve)) for i in group]
+            return [each.result() for each in waiting]
+
+        groups = [self.participants[i : i + self._at_once] for i in range(0, len(self.participants), self._at_once)]
+        return chain.from_iterable(self.map(take_all, groups))
 
     def send(self, tensors: Tensors) -> Tensors:
         """To the device that clients compute on; replies come back to the CPU, where the server averages."""
@@ -117,9 +144,9 @@ class LocalEngine:
         while waiting:
             yield waiting.pop(0).result()
 
-    def _client(self, i: int, private: Tensors) -> Client:
+    def _client(self, i: int, private: Tensors, solver: Solver = minimise) -> Client:
         x, y = self.data[i]
-        return Client(self.federation.names[i], i, x, y, private, self.round, self._seed)
+        return Client(self.federation.names[i], i, x, y, private, self.round, self._seed, solver)
 
 
 def choose_device(wanted: str) -> str:

@@ -22,18 +22,20 @@ def mixing_weights(tau: Float[Tensor, "*m c"], n: Float[Tensor, "*m 1"] | int) -
     return tau / n
 
 
-def supervised_loss(responsibilities: Float[Tensor, "b c"], log_likelihood: Float[Tensor, "b c"]) -> Float[Tensor, ""]:
-    """−Q₁ᵢ / n_i on a batch: the mean of −Σ_c w_ijc log P_ic(y_ij | x_ij)"""
-    return -(responsibilities * log_likelihood).sum(1).mean()
+def supervised_loss(
+    responsibilities: Float[Tensor, "b c"], log_likelihood: Float[Tensor, "b c"]
+) -> Float[Tensor, " b"]:
+    """−Σ_c w_ijc log P_ic(y_ij | x_ij) of every row; their mean over all of a client's rows is −Q₁ᵢ / n_i"""
+    return -(responsibilities * log_likelihood).sum(1)
 
 
 def drm_loss(
     responsibilities: Float[Tensor, "b c"],
     log_ratio: Float[Tensor, "b m c"],
     log_tau: Float[Tensor, "m c"],
-    client: int,
-) -> Float[Tensor, ""]:
-    """−Q̃₂ᵢ / n_i on a batch: the mean of −Σ_c w_ijc log_ratio_ic(x_ij) + logΣ_i'c τ_i'c exp(log_ratio_i'c(x_ij))"""
+    client: Int[Tensor, ""] | int,
+) -> Float[Tensor, " b"]:
+    """−Σ_c w_ijc log_ratio_ic(x_ij) + logΣ_i'c τ_i'c exp(log_ratio_i'c(x_ij)) of every row; their mean is −Q̃₂ᵢ / n_i"""
     own = (responsibilities * log_ratio[:, client]).sum(1)
     everybody = torch.logsumexp((log_ratio + log_tau).flatten(1), dim=1)
-    return (everybody - own).mean()
+    return everybody - own

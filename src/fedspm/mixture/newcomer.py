@@ -198,13 +198,13 @@ class Newcomers(DensityRatios):
 
         def objective(moving: Tensors, batch: Batch) -> Tensor:
             likelihood = log_likelihood(moving["head.weight"], moving["head.bias"], batch.x)
-            return em.supervised_loss(responsibilities[batch.row], em.of_label(likelihood, batch.y))
+            return em.supervised_loss(batch.extra["responsibilities"], em.of_label(likelihood, batch.y))
 
         block = self.settings.predictor
         return minimise(
             {name: head[name] for name in HEAD},
             objective,
-            client.batches("supervised", block.batch_size, STEPS),
+            client.batches("supervised", block.batch_size, STEPS, responsibilities=responsibilities),
             learning_rate=block.learning_rate * (1 - client.round / ROUNDS),
             momentum=block.momentum,
             scale=self.head_scale(mixing),

@@ -31,18 +31,17 @@ class DensityRatios(ComponentAlgorithm):
         evidence: Tensors,
     ) -> Tensors:
         """γ, ξ, ν by ascent on Q̃₂ᵢ"""
-        log_tau = tau.log()
 
         def objective(moving: Tensors, batch: Batch) -> Tensor:
             features = self.router(moving, self.standardise(shared, batch.x), training=True)
             ratio = log_ratio(moving["tilt.xi"], moving["tilt.gamma"], features)
-            note(evidence, "ratio", batch.row, ratio[:, client.index])
-            return em.drm_loss(responsibilities[batch.row], ratio, log_tau, client.index)
+            note(evidence, "ratio", batch.row, ratio[:, batch.client])
+            return em.drm_loss(batch.extra["responsibilities"], ratio, tau.log(), batch.client)
 
         step = self.row_scale(self.mixing(tau))
         scale = None if step is None else {"tilt.xi": step[..., None], "tilt.gamma": step}
         start = self.router.take(shared) | {name: shared[name] for name in TILT}
-        return self.local_solver(client, "drm", self.router, start, objective, scale)
+        return self.local_solver(client, "drm", self.router, start, objective, scale, responsibilities=responsibilities)
 
     def lengthened(self, shared: Tensors, update: Tensors, round: int) -> Tensors:
         """The server's step on γ and ξ: averaging dilutes what client i learns of its own tilt by ρ_i, and a step of
@@ -55,7 +54,7 @@ class DensityRatios(ComponentAlgorithm):
 
     def mixing(self, tau: Float[Tensor, "m c"]) -> Float[Tensor, "m c"]:
         """π of all clients, as the server knows it"""
-        return em.mixing_weights(tau, tau.new_tensor(self.task.counts)[:, None])
+        return em.mixing_weights(tau, self.task.sizes.to(tau))
 
     def log_prior(self, tau: Float[Tensor, "m c"]) -> Float[Tensor, " m"]:
         return self.task.sample_fraction.to(tau.device).log()

@@ -1,0 +1,173 @@
+"""Clients through one set of kernels: the results of each on its own, whatever the group."""
+
+from inspect import unwrap
+
+import numpy as np
+import pytest
+import torch
+
+from fedspm import Federation
+from fedspm.algorithms import ALGORITHMS, algorithm_named
+from fedspm.algorithms.fedavg import FedAvg
+from fedspm.config import resolve
+from fedspm.core import together
+from fedspm.engines.local import LocalEngine
+from fedspm.errors import FedSPMError, TrainingFailed
+from fedspm.runs import task_of
+from fedspm.training import begin, one_round, personalised
+from small import small_settings, toy_rows
+
+
+@pytest.fixture(scope="module")
+def uneven():
+    """Seven clients, some of them with fewer rows than a batch."""
+    sizes = [40, 90, 12, 33, 64, 20, 31]
+    return Federation.from_arrays(
+        {f"site {i}": toy_rows(n, i / 3, bool(i % 2), seed=i) for i, n in enumerate(sizes)}, test_fraction=0.2
+    )
+
+
+@pytest.fixture
+def groups(monkeypatch):
+    """How many clients were solved as one, each time. The tests' type checker wraps functions anew: look inside."""
+    seen = []
+    stacked, same = together.stacked, together.same
+    monkeypatch.setattr(together, "same", lambda one, other: same(unwrap(one), unwrap(other)))
+
+    def noted(problems):
+        seen.append(len(problems))
+        return stacked(problems)
+
+    monkeypatch.setattr(together, "stacked", noted)
+    return seen
+
+
+def trained(federation, name, at_once, workers=1, algorithm=None, **changes):
+    settings = small_settings(algorithm=name, **changes)
+    algorithm = (algorithm or algorithm_named(name))(settings, task_of(federation))
+    with LocalEngine(federation, seed=settings.seed, workers=workers, clients_at_once=at_once) as engine:
+        shared = begin(algorithm, engine)
+        for number in range(settings.rounds):
+            shared = one_round(algorithm, engine, shared, number)
+        return personalised(algorithm, engine, shared)
+
+
+def assert_close(one, other, atol=2e-5):
+    for mine, theirs in zip([one.shared, *one.privates], [other.shared, *other.privates], strict=True):
+        assert mine.keys() == theirs.keys()
+        for name, value in mine.items():
+            np.testing.assert_allclose(value, theirs[name], rtol=1e-4, atol=atol, err_msg=name)
+
+
+@pytest.mark.parametrize("name", ALGORITHMS)
+def test_every_method_gives_what_it_gives_one_by_one(uneven, groups, name):
+    alone = trained(uneven, name, 1)
+    assert not groups
+    assert_close(trained(uneven, name, 4), alone)
+    assert max(groups) >= (2 if name == "cluster-fl" else 3), "they were solved one by one"
+
+
+@pytest.mark.parametrize(("name", "changes"), [("fedspm", {"variant": "cx"}), ("feddrm", {"options": {"joint": True}})])
+def test_so_do_the_variants(uneven, groups, name, changes):
+    assert_close(trained(uneven, name, 7, **changes), trained(uneven, name, 1, **changes))
+    assert max(groups) == 7
+
+
+def test_one_exchange_a_round(uneven, groups):
+    changes = {"wire": {"exchanges": 1}}
+    assert_close(trained(uneven, "fedspm", 3, **changes), trained(uneven, "fedspm", 1, **changes))
+    assert max(groups) == 3
+
+
+def test_any_number_of_workers_gives_the_same_bits(uneven):
+    one, other = (trained(uneven, "fedspm", 3, workers) for workers in (1, 3))
+    for name, value in one.shared.items():
+        assert torch.equal(value, other.shared[name]), name
+
+
+def test_tables_of_the_incremental_e_step_are_each_clients_own(uneven, groups):
+    changes = {"em": {"e_step": "incremental", "hold": 0, "start": "random"}}
+    alone, grouped = (trained(uneven, "fedspm", at_once, rounds=3, **changes) for at_once in (1, 7))
+    assert_close(grouped, alone, atol=0)
+    assert not groups, "a batch notes what it says in its client's own table"
+
+
+def test_what_closes_over_one_client_is_solved_alone(uneven, groups):
+    class Greedy(FedAvg):
+        def trained(self, client, shared):
+            mine = client.y.float().mean()
+            return self.local_solver(
+                client,
+                "supervised",
+                self.predictor,
+                self.weights(shared),
+                lambda w, batch: self.loss(w, batch, shared) * mine,
+            )
+
+    one, other = (trained(uneven, "fedavg", at_once, algorithm=Greedy) for at_once in (1, 4))
+    assert not groups
+    for name, value in one.shared.items():
+        assert torch.equal(value, other.shared[name]), name
+
+
+def test_running_statistics_are_each_clients_own(groups):
+    draw = np.random.default_rng(0)
+    rows = {f"site {i}": (draw.random((20, 1, 8, 8)), np.arange(20) % 2) for i in range(3)}
+    images = Federation.from_arrays(rows, test_fraction=0.25)
+    changes = {"predictor": {"encoder": "resnet", "normalisation": "batch", "momentum": 0.9, "steps": 2}}
+    one, other = (trained(images, "fedavg", at_once, **changes) for at_once in (1, 3))
+    assert not groups
+    for name, value in one.shared.items():
+        assert torch.equal(value, other.shared[name]), name
+
+
+def test_the_client_that_fails_is_named(uneven):
+    class Diverging(FedAvg):
+        def loss(self, w, batch, shared):
+            return super().loss(w, batch, shared) / (batch.client != 2)
+
+    with pytest.raises(TrainingFailed, match=r"client 'site 2', round 0, step update: .*lower the learning rate"):
+        trained(uneven, "fedavg", 7, algorithm=Diverging)
+
+
+def test_a_mistake_in_an_objective_leaves_nobody_waiting(uneven):
+    class Wrong(FedAvg):
+        def loss(self, w, batch, shared):
+            return w["no such tensor"]
+
+    with pytest.raises(KeyError, match="no such tensor"):
+        trained(uneven, "fedavg", 4, workers=2, algorithm=Wrong)
+
+
+def test_an_objective_must_answer_a_loss_a_row(uneven):
+    class Averaged(FedAvg):
+        def loss(self, w, batch, shared):
+            return super().loss(w, batch, shared).mean()
+
+    with pytest.raises(FedSPMError, match=r"clients_at_once: an objective answers .* not a loss a row"):
+        trained(uneven, "fedavg", 4, algorithm=Averaged)
+
+
+def test_sites_train_their_own_client():
+    with pytest.raises(FedSPMError, match="clients_at_once is for local"):
+        resolve({"engine": "flower-simulation", "clients_at_once": 8})
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "alike"),
+    [(1, 1, True), (1, 2, False), (1, True, False), ("a", "a", True), ({}, {}, True), ({1: 2}, {1: 2}, False)],
+)
+def test_plain_values_are_compared_and_things_are_not(one, other, alike):
+    assert together.same(*map(closing_over, (one, other))) is alike
+
+
+def closing_over(value):
+    return lambda: value
+
+
+def test_other_code_over_the_same_things_is_another_objective():
+    table = torch.ones(2)
+    assert together.same(closing_over(table), closing_over(table))
+    assert not together.same(closing_over(table), closing_over(table.clone()))
+    assert not together.same(lambda w: w + table, lambda w: w - table)
+    assert not together.same(closing_over(lambda: 1), closing_over(lambda: 1))
