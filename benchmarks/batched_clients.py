@@ -1,6 +1,6 @@
 """A round with many small clients: one after the other, or groups of them through one set of kernels.
 
-python benchmarks/batched_clients.py [CLIENTS FEATURES AT_ONCE [ALGORITHM …]]     CPU seconds, by turns; docs/performance.md
+python benchmarks/batched_clients.py [CLIENTS FEATURES AT_ONCE [ALGORITHM …]]        CPU seconds, by turns
 """
 
 import statistics
