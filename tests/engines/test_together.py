@@ -85,6 +85,12 @@ def test_any_number_of_workers_gives_the_same_bits(uneven):
         assert torch.equal(value, other.shared[name]), name
 
 
+def test_a_private_state_keeps_nothing_of_the_others(uneven):
+    for private in trained(uneven, "fedspm", 7).privates:
+        for name, value in private.items():
+            assert value.untyped_storage().nbytes() == value.nbytes, name
+
+
 def test_tables_of_the_incremental_e_step_are_each_clients_own(uneven, groups):
     changes = {"em": {"e_step": "incremental", "hold": 0, "start": "random"}}
     alone, grouped = (trained(uneven, "fedspm", at_once, rounds=3, **changes) for at_once in (1, 7))

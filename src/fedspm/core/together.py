@@ -120,7 +120,8 @@ class Meeting:
         self._moving -= 1
         if self._moving or not self._waiting:
             return
-        waiting, self._waiting = self._waiting, []
+        waiting = sorted(self._waiting, key=lambda pair: int(pair[0].batches.client))  # not as threads came
+        self._waiting = []
         self._moving = len(waiting)
         try:
             solutions = solved([problem for problem, _ in waiting])
@@ -182,7 +183,7 @@ def stacked(problems: Sequence[Problem]) -> Iterator[Tensors]:
         **first.options,
     )
     for i in range(len(problems)):
-        yield {name: value[i] for name, value in moved.items()}
+        yield {name: value[i].clone() for name, value in moved.items()}  # or a private state would keep them all
 
 
 def _stack(states: Sequence[Tensors]) -> Tensors:
