@@ -83,10 +83,13 @@ def place(
 ) -> tuple[Int[Tensor, " n"], Float[Tensor, " f"]]:
     """The cluster of every row and the client's own offset, o_i = mean over j of x_ij − μ of its cluster, by turns."""
     centres = centres.to(features.dtype)
-    offset = torch.zeros_like(features[0])
+    label, before, offset = nearest(features, centres), None, torch.zeros_like(features[0])
     for _ in range(PLACEMENTS):
-        offset = (features - centres[nearest(features - offset, centres)]).mean(0)
-    return nearest(features - offset, centres), offset
+        if before is not None and torch.equal(label, before):
+            break  # and would stay so
+        offset = (features - centres[label]).mean(0)
+        label, before = nearest(features - offset, centres), label
+    return label, offset
 
 
 def cluster_sums(
