@@ -1,5 +1,6 @@
 """Clients through one set of kernels: the results of each on its own, whatever the group."""
 
+from concurrent.futures import ThreadPoolExecutor
 from inspect import unwrap
 
 import numpy as np
@@ -11,11 +12,14 @@ from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.algorithms.fedavg import FedAvg
 from fedspm.config import resolve
 from fedspm.core import together
+from fedspm.core.local import Client
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError, TrainingFailed
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round, personalised
 from small import small_settings, toy_rows
+
+ONES = torch.ones(3)
 
 
 @pytest.fixture(scope="module")
@@ -136,13 +140,46 @@ def test_the_client_that_fails_is_named(uneven):
         trained(uneven, "fedavg", 7, algorithm=Diverging)
 
 
-def test_a_mistake_in_an_objective_leaves_nobody_waiting(uneven):
+class Odd(Exception):
+    """An error that cannot be copied."""
+
+    def __init__(self, one, other):
+        super().__init__(f"{one} and {other}")
+
+
+@pytest.mark.parametrize("error", [KeyError("no such tensor"), Odd(1, 2), SystemExit(3)])
+def test_a_mistake_in_an_objective_leaves_nobody_waiting(uneven, groups, error):
     class Wrong(FedAvg):
         def loss(self, w, batch, shared):
-            return w["no such tensor"]
+            raise error
 
-    with pytest.raises(KeyError, match="no such tensor"):
+    with pytest.raises(type(error)) as raised:
         trained(uneven, "fedavg", 4, workers=2, algorithm=Wrong)
+    assert raised.value is error
+    assert groups
+
+
+def test_a_mistake_in_one_step_is_its_own(uneven, groups):
+    class Wrong(FedAvg):
+        def update(self, client, shared):
+            found = super().update(client, shared)
+            return found if client.index != 3 else 1 / 0
+
+    with pytest.raises(ZeroDivisionError):
+        trained(uneven, "fedavg", 7, algorithm=Wrong)
+    assert groups == [7]
+
+
+def test_no_more_threads_is_said_and_nobody_waits():
+    class Full(ThreadPoolExecutor):
+        def submit(self, *call):
+            made = super().submit(*call)
+            if self._work_queue.qsize() or len(self._threads) == 3:
+                raise RuntimeError("can't start new thread")
+            return made
+
+    with Full(5) as threads, pytest.raises(RuntimeError, match="new thread"):
+        together.together([lambda solver: None] * 5, threads)
 
 
 def test_an_objective_must_answer_a_loss_a_row(uneven):
@@ -161,7 +198,7 @@ def test_sites_train_their_own_client():
 
 @pytest.mark.parametrize(
     ("one", "other", "alike"),
-    [(1, 1, True), (1, 2, False), (1, True, False), ("a", "a", True), ({}, {}, True), ({1: 2}, {1: 2}, False)],
+    [(1, 1, True), (1, 2, False), (1, True, False), ("a", "a", True), ({}, {}, False), ([1], [1], False)],
 )
 def test_plain_values_are_compared_and_things_are_not(one, other, alike):
     assert together.same(*map(closing_over, (one, other))) is alike
@@ -177,3 +214,48 @@ def test_other_code_over_the_same_things_is_another_objective():
     assert not together.same(closing_over(table), closing_over(table.clone()))
     assert not together.same(lambda w: w + table, lambda w: w - table)
     assert not together.same(closing_over(lambda: 1), closing_over(lambda: 1))
+    assert not together.same(calling_itself(), calling_itself())
+
+
+def calling_itself():
+    def again(n):
+        return n and again(n - 1)
+
+    return again
+
+
+def problems(**changes):
+    """Two that may be joined but for the changes of the second."""
+
+    def objective(w, batch):
+        return ((batch.x @ w["w"] - batch.y) * batch.extra["weight"]).square()
+
+    def made(rows, start=ONES, extra=ONES[0], scale=ONES[0]):
+        client = Client("", rows, torch.arange(3.0 * rows).view(rows, 3) / rows, torch.arange(rows), {}, 0, 0)
+        batches = client.batches("step", 4, 2, weight=extra.expand(rows))
+        options = {"learning_rate": 0.01, "momentum": 0.9, "fixed": ()}
+        return together.Problem({"w": start}, objective, batches, options, {"w": scale})
+
+    return [made(5), made(3, **changes)]
+
+
+@pytest.mark.parametrize("scale", [torch.tensor(3.0), torch.tensor([3.0]), torch.tensor([1.0, 2.0, 3.0])])
+def test_factors_of_any_shape_are_each_clients_own(scale):
+    _, one = problems(scale=scale)
+    _, other = problems(scale=scale / 2)
+    for found, problem in zip(together.stacked([one, other]), [one, other], strict=True):
+        torch.testing.assert_close(found, problem.alone())
+
+
+@pytest.mark.parametrize("changes", [{"start": ONES.double()}, {"extra": ONES[0].double()}])
+def test_other_types_of_tensors_are_not_stacked(changes):
+    one, other = problems()
+    assert one.joins(other)
+    one, other = problems(**changes)
+    assert not one.joins(other)
+
+
+def test_extra_rows_are_as_many_as_the_clients():
+    client = Client("", 0, torch.ones(4, 2), torch.arange(4), {}, 0, 0)
+    with pytest.raises(AssertionError, match="weight: 5 rows of a client that has 4"):
+        client.batches("step", 2, 1, weight=torch.ones(5))

@@ -56,7 +56,7 @@ class FedEM(ComponentAlgorithm):
         update = self.predictors(client, shared, mixing, evidence)
         return Mean(client.n, **update), client.private | {"mixing": mixing} | as_private(evidence)
 
-    def predictors(self, client: Client, shared: Tensors, mixing: Tensor, evidence: Tensors) -> Tensors:
+    def predictors(self, client: Client, shared: Tensors, mixing: Tensor, evidence: Tensors | None) -> Tensors:
         """Local steps on all C predictors, each row weighted by its responsibilities."""
 
         def objective(w: Tensors, batch: Batch) -> Tensor:

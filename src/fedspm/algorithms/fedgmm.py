@@ -42,6 +42,7 @@ class FedGMM(FedEM, DensityRatios, Servable):
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)
         self.router = self.encoder("router", 1)
+        self.counts = task.sizes  # the one component's τ
 
     def start(self, exchange: Exchange) -> Tensors:
         components, d = self.settings.components, self.router.dimension
@@ -69,8 +70,8 @@ class FedGMM(FedEM, DensityRatios, Servable):
 
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
         mixing, evidence = em.mixing_weights(tau[client.index], client.n), notebook(client.private)
-        everything = torch.ones(client.n, 1, device=tau.device)
-        router = self.drm_block(client, shared, everything, self.task.sizes.to(tau.device), {})
+        everything = torch.ones(client.n, 1, device=client.x.device)
+        router = self.drm_block(client, shared, everything, self.counts, None)
         reply = Mean(client.n, **self.predictors(client, shared, mixing, evidence), **router)
         return reply, client.private | {"mixing": mixing} | as_private(evidence)
 

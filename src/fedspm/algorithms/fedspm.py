@@ -77,7 +77,7 @@ class FedSPM(Newcomers, Servable):
         return Mean(client.n, **predictor, **router), private | {"mixing": mixing} | as_private(evidence)
 
     def supervised_block(
-        self, client: Client, shared: Tensors, mixing: Tensor, evidence: Tensors
+        self, client: Client, shared: Tensors, mixing: Tensor, evidence: Tensors | None
     ) -> tuple[Tensors, Tensors]:
         """α_i, β_i, θ by ascent on Q₁ᵢ"""
 

@@ -3,13 +3,17 @@
 Both sides alternate within one run, one compute thread a worker; the median of the ratios of neighbours is reported.
 The bare side is what a round did, written down and done again on plain modules: the same passes of the same encoders
 over as many rows, forward only or with backward and an SGD step. No engine, clients, states, replies or averaging.
+Several workers are held against as many processes of bare work at a time: `python -m fedspm.bench.round`.
 """
 
+import json
 import os
 import statistics
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import asdict, dataclass
 from typing import Any
 from unittest.mock import patch
 
@@ -19,20 +23,21 @@ from torch.nn.functional import cross_entropy
 
 from fedspm.algorithms import algorithm_named
 from fedspm.bench.measure import alternated, machine, ratio
-from fedspm.config import resolve
+from fedspm.config import Config, resolve
 from fedspm.core.algorithm import Algorithm
+from fedspm.core.process import keep_freed_memory
 from fedspm.core.settings import Block
 from fedspm.data.federation import Federation
 from fedspm.encoders import Encoder
 from fedspm.engines.local import LocalEngine
+from fedspm.errors import FedSPMError
 from fedspm.runs import task_of
 from fedspm.terminal import console
 from fedspm.training import begin
 
 
 def bench_round(algorithm: str, variant: str, data: str, repeats: int) -> dict[str, Any]:
-    settings = {"algorithm": algorithm, "variant": variant, "data": {"name": data}}
-    config = resolve(settings, {"em": {"start": "random"}})  # every round has its E-step
+    config = _config(algorithm, variant, data)
     with console.status("reading the data"):
         federation = config.federation()
     workers = os.cpu_count() or 1
@@ -44,11 +49,17 @@ def bench_round(algorithm: str, variant: str, data: str, repeats: int) -> dict[s
     rounds = {name: _round(methods[name], engine) for name, engine in engines.items()}
     with recorded() as passes:
         rounds["one worker"]()
-    sides = {"bare": _bare(methods["one worker"], passes, federation), **rounds}
+    order = {"algorithm": algorithm, "variant": variant, "data": data, "passes": [asdict(each) for each in passes]}
+    together = f"bare, {workers} processes"
     torch.set_num_threads(1)
-    times = alternated(sides, repeats)
-    for engine in engines.values():
-        engine.__exit__(None, None, None)
+    with ExitStack() as stack:
+        for engine in engines.values():
+            stack.enter_context(engine)
+        with console.status(f"starting {workers} processes"):
+            processes = stack.enter_context(_processes(order, workers))
+        sides = {"bare": _bare(methods["one worker"], passes, federation), **rounds, together: processes}
+        times = alternated(sides, repeats)
+    times[together] = [seconds / workers for seconds in times[together]]  # of one round's work
     return {
         "algorithm": f"{algorithm} {variant}",
         "data": data,
@@ -60,7 +71,13 @@ def bench_round(algorithm: str, variant: str, data: str, repeats: int) -> dict[s
         "median_seconds": {name: round(statistics.median(values), 4) for name, values in times.items()},
         "round_over_bare": ratio(times["one worker"], times["bare"]),
         "speed_up_of_workers": ratio(times["one worker"], times[f"{workers} workers"]),
+        "workers_of_processes": ratio(times[together], times[f"{workers} workers"]),
     }
+
+
+def _config(algorithm: str, variant: str, data: str) -> Config:
+    settings = {"algorithm": algorithm, "variant": variant, "data": {"name": data}}
+    return resolve(settings, {"em": {"start": "random"}})  # every round has its E-step
 
 
 def _round(algorithm: Algorithm, engine: LocalEngine) -> Callable[[], object]:
@@ -94,7 +111,55 @@ def recorded() -> Iterator[list[Pass]]:
         yield passes
 
 
-def _bare(algorithm: Algorithm, passes: list[Pass], federation: Federation) -> Callable[[], None]:
+@contextmanager
+def _processes(order: dict[str, Any], count: int) -> Iterator[Callable[[], None]]:
+    """A function that has `count` processes do the bare work at the same time, once each."""
+    command = [sys.executable, "-m", "fedspm.bench.round"]
+    running = [
+        subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        for _ in range(count)
+    ]
+
+    def heard() -> None:
+        for process in running:
+            if not process.stdout or not process.stdout.readline():
+                raise FedSPMError("a process of bare work ended early")
+
+    def tell(line: str) -> None:
+        for process in running:
+            assert process.stdin
+            process.stdin.write(line + "\n")
+
+    def work() -> None:
+        tell("once")
+        heard()
+
+    try:
+        tell(json.dumps(order))
+        heard()
+        yield work
+    finally:
+        for process in running:
+            process.kill()
+            process.wait()
+
+
+def serve() -> None:
+    """One of these processes: an order, then a line each time, answered by a line."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    order = json.loads(sys.stdin.readline())
+    config = _config(order["algorithm"], order["variant"], order["data"])
+    federation = config.federation()
+    algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
+    run = _bare(algorithm, [Pass(**each) for each in order["passes"]], federation)
+    print("ready", flush=True)
+    for _ in sys.stdin:
+        run()
+        print("done", flush=True)
+
+
+def _bare(algorithm: Algorithm, passes: Sequence[Pass], federation: Federation) -> Callable[[], None]:
     part = max(federation.train, key=len)
     components = algorithm.settings.components if algorithm.mixes else 1
     outputs = {"predictor": components * len(federation.classes), "router": components * len(federation.names)}
@@ -126,3 +191,7 @@ def _bare(algorithm: Algorithm, passes: list[Pass], federation: Federation) -> C
                         network(part.x[first : first + each.rows])
 
     return run
+
+
+if __name__ == "__main__":
+    serve()

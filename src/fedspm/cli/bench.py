@@ -54,10 +54,14 @@ def bench(
 
 
 def _show_round(result: dict[str, Any]) -> None:
-    against = {"bare": "", "one worker": f"{result['round_over_bare']:.3f} × bare"}
-    faster = f"{result['speed_up_of_workers']:.2f} times as fast as one"
-    rows = [[name, f"{seconds:.3f}", against.get(name, faster)] for name, seconds in result["median_seconds"].items()]
-    title = f"a round over {result['rows']:,} rows, median of {result['repeats']}"
+    workers = result["workers"]
+    against = {
+        "one worker": f"{result['round_over_bare']:.3f} × bare",
+        f"{workers} workers": f"{result['speed_up_of_workers']:.2f} times as fast as one",
+        f"bare, {workers} processes": f"workers reach {result['workers_of_processes']:.3f} of it",
+    }
+    rows = [[name, f"{seconds:.3f}", against.get(name, "")] for name, seconds in result["median_seconds"].items()]
+    title = f"a round's work over {result['rows']:,} rows, median of {result['repeats']}"
     console.print(plain_table(("", "seconds", "against"), rows, title))
 
 

@@ -145,6 +145,8 @@ class Client:
 
     def batches(self, step: str, size: int, steps: int, **extra: Tensor) -> Batches:
         """`steps` random batches: permutations of all rows, one after the other, cut into pieces."""
+        for name, rows in extra.items():
+            assert len(rows) == self.n, f"{name}: {len(rows)} rows of a client that has {self.n}"
         size = min(size, self.n)
         generator = self.generator(step)
         passes = -(-steps * size // self.n)

@@ -1,100 +1,95 @@
 """Many small clients through one set of kernels: what each would minimise alone, a group minimises together.
 
 A client step stays what it is and sees one client. The steps of a group take turns; one that comes to its solver
-waits there, and when all have come, those with the same objective are solved as one: parameters and batches get a
+stops there, and when all have, those with the same objective are solved as one: parameters and batches get a
 dimension in front, and `torch.func.vmap` maps the objective over it. The sum of their losses has each client's
 gradient in its place, so it is the same SGD loop, and the results differ by rounding only.
 
 Two objectives are the same if they are one piece of code over the same things. Whatever differs between clients is
 therefore in their batches (`extra`, `client`) and parameters; an objective that closes over something of one client
-is solved alone, and so is one with tensors that do not descend.
+is solved alone, and so is one that is handed tensors which stay fixed.
 """
 
 import threading
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
-from concurrent.futures import Future
-from copy import copy
+from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass
 from types import FunctionType
-from typing import Any, TypeVar
+from typing import Any, Generic, TypeVar
 
 import torch
 from torch import Tensor
 from torch.func import vmap
 
-from fedspm.core.local import Batch, Batches, minimise
+from fedspm.core.local import Batch, Batches, Solver, minimise
 from fedspm.core.replies import Tensors
 from fedspm.errors import FedSPMError, TrainingFailed
 
 Out = TypeVar("Out")
 Objective = Callable[[Tensors, Batch], Tensor]
-Solution = Tensors | Exception
+Solution = Tensors | BaseException
 
 
-@dataclass(frozen=True)
-class Problem:
-    """What a client asks of its solver: the arguments of `minimise`."""
-
-    parameters: Tensors
-    objective: Objective
-    batches: Batches
-    options: Mapping[str, Any]  # learning rate and momentum
-    scale: Tensors
-
-    def alone(self) -> Tensors:
-        return minimise(self.parameters, self.objective, self.batches, scale=self.scale, **self.options)
-
-    def joins(self, other: "Problem") -> bool:
-        """May both be solved as one?"""
-        return (
-            len(self.batches) == len(other.batches)
-            and not self.options["fixed"]
-            and self.options == other.options
-            and shapes(self.parameters) == shapes(other.parameters)
-            and shapes(self.scale) == shapes(other.scale)
-            and self.batches.extra.keys() == other.batches.extra.keys()
-            and same(self.objective, other.objective)
-        )
+def together(steps: Sequence[Callable[[Solver], Out]], threads: Executor) -> list[Out]:
+    """What steps answer that are taken together; `threads` must have one for each of them."""
+    group: list[_Step[Out]] = []
+    try:
+        for step in steps:
+            group.append(_Step(step))
+            group[-1].begin(threads)
+        for each in group:
+            each.go_on()
+        while waiting := [each for each in group if each.problem]:
+            solutions = solved([each.problem for each in waiting if each.problem])
+            for each, solution in zip(waiting, solutions, strict=True):
+                each.go_on(solution)
+    except BaseException:
+        for each in group:
+            each.leave()
+        raise
+    return [each.answer() for each in group]
 
 
-def shapes(tensors: Tensors) -> dict[str, torch.Size]:
-    return {name: value.shape for name, value in tensors.items()}
+class _Step(Generic[Out]):
+    """A client step in a thread of its own, which moves only while `go_on` waits for it."""
 
+    def __init__(self, step: Callable[[Solver], Out]):
+        self._step = step
+        self._told, self._heard = threading.Semaphore(0), threading.Semaphore(0)
+        self._solution: Solution = {}
+        self.problem: Problem | None = None  # what it wants solved
 
-def same(one: Any, other: Any) -> bool:
-    """The same thing, the same plain value, or one piece of code that closes over the same things."""
-    if one is other:
-        return True
-    if isinstance(one, FunctionType) and isinstance(other, FunctionType):
-        inside = [_inside(function) for function in (one, other)]
-        return one.__code__ is other.__code__ and all(map(same, *inside))
-    if isinstance(one, dict):  # of tables that are kept, for instance: empty where none are
-        return not one and other == {}
-    return isinstance(one, int | float | str) and type(one) is type(other) and one == other
+    def begin(self, threads: Executor) -> None:
+        self._done: Future[Out] = threads.submit(self._run)
 
+    def go_on(self, solution: Solution | None = None) -> None:
+        """With the solution of its problem, to the next one or to its end."""
+        self._solution, self.problem = solution or {}, None
+        self._told.release()
+        self._heard.acquire()
 
-def _inside(function: FunctionType) -> list[Any]:
-    closed = [cell.cell_contents for cell in function.__closure__ or ()]
-    return [*closed, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
+    def leave(self) -> None:
+        """Nothing will be solved any more: let its thread go."""
+        self._solution = CancelledError()
+        self._told.release()
 
+    def answer(self) -> Out:
+        return self._done.result()
 
-class Meeting:
-    """Steps of several clients, of which one at a time computes; they wait for each other at their solvers."""
+    def _run(self) -> Out:
+        try:
+            self._wait()
+            return self._step(self._solve)
+        finally:
+            self._heard.release()
 
-    def __init__(self, steps: int):
-        self._turn = threading.Lock()
-        self._moving = steps  # neither waiting nor finished
-        self._waiting: list[tuple[Problem, Future[Tensors]]] = []
+    def _wait(self) -> Tensors:
+        self._told.acquire()
+        if isinstance(self._solution, BaseException):
+            raise self._solution
+        return self._solution
 
-    def attend(self, step: Callable[[], Out]) -> Out:
-        """Take a step whose client has `solve` as its solver."""
-        with self._turn:
-            try:
-                return step()
-            finally:
-                self._one_less_moves()
-
-    def solve(
+    def _solve(
         self,
         parameters: Tensors,
         objective: Objective,
@@ -106,32 +101,61 @@ class Meeting:
         scale: Mapping[str, Tensor] | None = None,
     ) -> Tensors:
         options = {"learning_rate": learning_rate, "momentum": momentum, "fixed": tuple(fixed)}
-        answer: Future[Tensors] = Future()
-        self._waiting.append((Problem(parameters, objective, batches, options, dict(scale or {})), answer))
-        self._one_less_moves()
-        self._turn.release()
-        try:
-            return answer.result()
-        finally:
-            self._turn.acquire()
+        self.problem = Problem(parameters, objective, batches, options, dict(scale or {}))
+        self._heard.release()
+        return self._wait()
 
-    def _one_less_moves(self) -> None:
-        """The last one to come solves for all."""
-        self._moving -= 1
-        if self._moving or not self._waiting:
-            return
-        waiting = sorted(self._waiting, key=lambda pair: int(pair[0].batches.client))  # not as threads came
-        self._waiting = []
-        self._moving = len(waiting)
+
+@dataclass(frozen=True)
+class Problem:
+    """What a client asks of its solver: the arguments of `minimise`."""
+
+    parameters: Tensors
+    objective: Objective
+    batches: Batches
+    options: Mapping[str, Any]  # learning rate, momentum and what is fixed
+    scale: Tensors
+
+    def alone(self) -> Tensors:
+        return minimise(self.parameters, self.objective, self.batches, scale=self.scale, **self.options)
+
+    def factors(self) -> Tensors:
+        """`scale` in full"""
+        return {name: factor.expand_as(self.parameters[name]) for name, factor in self.scale.items()}
+
+    def joins(self, other: "Problem") -> bool:
+        """May both be solved as one?"""
+        return (
+            not self.options["fixed"]
+            and self.options == other.options
+            and len(self.batches) == len(other.batches)
+            and _kinds(self.parameters) == _kinds(other.parameters)
+            and _kinds(self.scale) == _kinds(other.scale)
+            and _kinds(self.batches.extra, 1) == _kinds(other.batches.extra, 1)
+            and same(self.objective, other.objective)
+        )
+
+
+def _kinds(tensors: Tensors, first: int = 0) -> dict[str, tuple[object, ...]]:
+    """Type, device and shape of each, the shape from dimension `first` on."""
+    return {name: (value.dtype, value.device, value.shape[first:]) for name, value in tensors.items()}
+
+
+def same(one: Any, other: Any) -> bool:
+    """The same thing, the same plain value, or one piece of code that closes over the same things."""
+    if one is other:
+        return True
+    if isinstance(one, FunctionType) and isinstance(other, FunctionType):
         try:
-            solutions = solved([problem for problem, _ in waiting])
-        except Exception as error:  # nobody is left waiting
-            solutions = [copy(error).with_traceback(error.__traceback__) for _ in waiting]  # each is raised elsewhere
-        for (_, answer), solution in zip(waiting, solutions, strict=True):
-            if isinstance(solution, Exception):
-                answer.set_exception(solution)
-            else:
-                answer.set_result(solution)
+            return one.__code__ is other.__code__ and all(map(same, _inside(one), _inside(other)))
+        except (RecursionError, ValueError):  # it closes over itself, or over what is not there yet
+            return False
+    return isinstance(one, int | float | str) and type(one) is type(other) and one == other
+
+
+def _inside(function: FunctionType) -> list[Any]:
+    closed = [cell.cell_contents for cell in function.__closure__ or ()]
+    return [*closed, *(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()]
 
 
 def solved(problems: Sequence[Problem]) -> list[Solution]:
@@ -179,7 +203,7 @@ def stacked(problems: Sequence[Problem]) -> Iterator[Tensors]:
         _stack([problem.parameters for problem in problems]),
         total,
         _batches([problem.batches for problem in problems]),
-        scale=_stack([problem.scale for problem in problems]),
+        scale=_stack([problem.factors() for problem in problems]),
         **first.options,
     )
     for i in range(len(problems)):

@@ -21,13 +21,14 @@ from fedspm.core.local import Client, Solver, minimise
 from fedspm.core.process import keep_freed_memory, one_core_threads
 from fedspm.core.replies import Tensors
 from fedspm.core.settings import Settings
-from fedspm.core.together import Meeting
+from fedspm.core.together import together
 from fedspm.core.traffic import Traffic
 from fedspm.data.federation import Federation
 from fedspm.errors import FedSPMError, TrainingFailed
 
 In = TypeVar("In")
 Out = TypeVar("Out")
+HELD = 32  # replies that may wait for those before them
 
 
 class LocalEngine:
@@ -55,7 +56,7 @@ class LocalEngine:
         keep_freed_memory()
         self._pool = one_core_threads(self.workers, "fedspm")
         self._at_once = clients_at_once
-        self._steps = one_core_threads(self.workers * clients_at_once, "fedspm-step")  # starts them as they are needed
+        self._steps = one_core_threads(self.workers * clients_at_once, "fedspm-step")  # started as they are needed
         self.data = [(part.x.to(self.device), part.y.to(self.device)) for part in federation.train]
 
     def __enter__(self) -> "LocalEngine":
@@ -119,13 +120,17 @@ class LocalEngine:
 
     def _taken(self, take: Callable[..., Out]) -> Iterator[Out]:
         """`take` of every participant, one by one or in groups whose solvers work together."""
-        if self._at_once == 1:
+        if self._at_once > 1:
+            return self._taken_together(take)
+        if len(self.participants) > HELD:
             return self.map(take, self.participants)
+        largest_first = sorted(self.participants, key=lambda i: -len(self.data[i][1]))  # or the last one may be alone
+        waiting = {i: self._pool.submit(take, i) for i in largest_first}
+        return (waiting.pop(i).result() for i in self.participants)
 
+    def _taken_together(self, take: Callable[..., Out]) -> Iterator[Out]:
         def take_all(group: Sequence[int]) -> list[Out]:
-            meeting = Meeting(len(group))
-            waiting = [self._steps.submit(meeting.attend, partial(take, i, meeting.solve)) for i in group]
-            return [each.result() for each in waiting]
+            return together([partial(take, i) for i in group], self._steps)
 
         groups = [self.participants[i : i + self._at_once] for i in range(0, len(self.participants), self._at_once)]
         return chain.from_iterable(self.map(take_all, groups))

@@ -94,16 +94,16 @@ def evidence_of(private: Tensors) -> Tensors:
     return {name.removeprefix(EVIDENCE): table for name, table in private.items() if name.startswith(EVIDENCE)}
 
 
-def as_private(evidence: Tensors) -> Tensors:
-    return {EVIDENCE + part: table for part, table in evidence.items()}
+def as_private(evidence: Tensors | None) -> Tensors:
+    return {EVIDENCE + part: table for part, table in (evidence or {}).items()}
 
 
-def notebook(private: Tensors) -> Tensors:
-    """A copy of the tables, for the batches of an M-step to note in."""
-    return {part: table.clone() for part, table in evidence_of(private).items()}
+def notebook(private: Tensors) -> Tensors | None:
+    """A copy of the tables, for the batches of an M-step to note in; None with the exact E-step."""
+    return {part: table.clone() for part, table in evidence_of(private).items()} or None
 
 
-def note(evidence: Tensors, part: str, row: Int[Tensor, " b"], said: Float[Tensor, "b c"]) -> None:
+def note(evidence: Tensors | None, part: str, row: Int[Tensor, " b"], said: Float[Tensor, "b c"]) -> None:
     """What a batch says, where tables are kept."""
-    if part in evidence:
+    if evidence and part in evidence:
         evidence[part][row] = said.detach()

@@ -28,7 +28,7 @@ class DensityRatios(ComponentAlgorithm):
         shared: Tensors,
         responsibilities: Float[Tensor, "n c"],
         tau: Float[Tensor, "m c"],
-        evidence: Tensors,
+        evidence: Tensors | None,
     ) -> Tensors:
         """γ, ξ, ν by ascent on Q̃₂ᵢ"""
 
@@ -36,9 +36,10 @@ class DensityRatios(ComponentAlgorithm):
             features = self.router(moving, self.standardise(shared, batch.x), training=True)
             ratio = log_ratio(moving["tilt.xi"], moving["tilt.gamma"], features)
             note(evidence, "ratio", batch.row, ratio[:, batch.client])
-            return em.drm_loss(batch.extra["responsibilities"], ratio, tau.log(), batch.client)
+            log_tau = tau.to(ratio.device).log()
+            return em.drm_loss(batch.extra["responsibilities"], ratio, log_tau, batch.client)
 
-        step = self.row_scale(self.mixing(tau))
+        step = self.row_scale(self.mixing(tau.to(client.x.device)))
         scale = None if step is None else {"tilt.xi": step[..., None], "tilt.gamma": step}
         start = self.router.take(shared) | {name: shared[name] for name in TILT}
         return self.local_solver(client, "drm", self.router, start, objective, scale, responsibilities=responsibilities)
