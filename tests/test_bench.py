@@ -29,15 +29,8 @@ def test_the_exponent_of_a_power_law():
 
 
 def test_scale_measures_a_round_with_many_clients():
-    order = {
-        "algorithm": "fedavg",
-        "variant": "1x",
-        "data": "fashion-sample",
-        "clients": 40,
-        "rows": 1000,
-        "repeats": 1,
-    }
-    found = measure(order)
+    settings = {"algorithm": "fedavg", "data": {"name": "fashion-sample"}}
+    found = measure({"settings": settings, "clients": 40, "rows": 1000, "repeats": 1})
     assert found["clients"] == 40
     assert found["rows"] == pytest.approx(700, abs=20)
     assert found["seconds"] > 40 * found["idle_ms_a_client"] / 1000 > 0
@@ -49,6 +42,19 @@ def test_route_is_measured_from_the_command_line():
     assert [each["batch"] for each in result["batches"]] == [1, 4, 16, 64, 256, 1024]
     assert all(each["rows_per_second"] > 0 and each["of_bare"] > 0 for each in result["batches"])
     assert fedspm("bench", "nothing", check=False).returncode == 1
+
+
+def test_a_round_is_held_against_bare_work_alone_and_in_processes():
+    less = ["--set", "em.e_step=incremental", "--set", "predictor.steps=2", "--set", "router.steps=2"]
+    result = json.loads(fedspm("bench", "round", "--data", "fashion-sample", "--repeats", 1, *less, "--json").stdout)
+    workers = result["workers"]
+    sides = ["bare", "one worker", f"{workers} workers", f"bare, {workers} processes"]
+    assert list(result["median_seconds"]) == sides
+    assert all(seconds > 0 for seconds in result["median_seconds"].values())
+    assert result["workers_of_processes"] > 0
+    assert result["passes"]["forward"] == 0, "the exact E-step that an incremental one begins with was counted"
+    assert result["passes"]["with_backward"] > 0
+    assert fedspm("bench", "peers", *less, check=False).returncode == 1
 
 
 def test_sides_of_peers_do_the_same_job_in_turns(capsys):

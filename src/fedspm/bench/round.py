@@ -11,7 +11,7 @@ import os
 import statistics
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import asdict, dataclass
 from typing import Any
@@ -36,8 +36,8 @@ from fedspm.terminal import console
 from fedspm.training import begin
 
 
-def bench_round(algorithm: str, variant: str, data: str, repeats: int) -> dict[str, Any]:
-    config = _config(algorithm, variant, data)
+def bench_round(settings: Mapping[str, Any], repeats: int) -> dict[str, Any]:
+    config = _config(settings)
     with console.status("reading the data"):
         federation = config.federation()
     workers = os.cpu_count() or 1
@@ -45,11 +45,12 @@ def bench_round(algorithm: str, variant: str, data: str, repeats: int) -> dict[s
         "one worker": LocalEngine(federation, seed=0, workers=1, device="cpu"),
         f"{workers} workers": LocalEngine(federation, seed=0, workers=workers, device="cpu"),
     }
-    methods = {name: algorithm_named(algorithm)(config, task_of(federation)) for name in engines}
+    methods = {name: algorithm_named(config.algorithm)(config, task_of(federation)) for name in engines}
     rounds = {name: _round(methods[name], engine) for name, engine in engines.items()}
+    rounds["one worker"]()  # the incremental E-step begins with an exact one
     with recorded() as passes:
         rounds["one worker"]()
-    order = {"algorithm": algorithm, "variant": variant, "data": data, "passes": [asdict(each) for each in passes]}
+    order = {"settings": settings, "passes": [asdict(each) for each in passes]}
     together = f"bare, {workers} processes"
     torch.set_num_threads(1)
     with ExitStack() as stack:
@@ -61,9 +62,13 @@ def bench_round(algorithm: str, variant: str, data: str, repeats: int) -> dict[s
         times = alternated(sides, repeats)
     times[together] = [seconds / workers for seconds in times[together]]  # of one round's work
     return {
-        "algorithm": f"{algorithm} {variant}",
-        "data": data,
+        "algorithm": f"{config.algorithm} {config.variant}",
+        "data": config.data.name,
         "rows": sum(federation.counts),
+        "passes": {
+            "forward": sum(each.rows for each in passes if not each.training),
+            "with_backward": sum(each.rows for each in passes if each.training),
+        },
         "workers": workers,
         "machine": machine(),
         "repeats": repeats,
@@ -75,8 +80,7 @@ def bench_round(algorithm: str, variant: str, data: str, repeats: int) -> dict[s
     }
 
 
-def _config(algorithm: str, variant: str, data: str) -> Config:
-    settings = {"algorithm": algorithm, "variant": variant, "data": {"name": data}}
+def _config(settings: Mapping[str, Any]) -> Config:
     return resolve(settings, {"em": {"start": "random"}})  # every round has its E-step
 
 
@@ -149,7 +153,7 @@ def serve() -> None:
     torch.set_num_threads(1)
     keep_freed_memory()
     order = json.loads(sys.stdin.readline())
-    config = _config(order["algorithm"], order["variant"], order["data"])
+    config = _config(order["settings"])
     federation = config.federation()
     algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
     run = _bare(algorithm, [Pass(**each) for each in order["passes"]], federation)

@@ -4,7 +4,7 @@ The bare side sends the rows through both encoders as plain modules and does not
 are untrained: they do not change what a pass costs.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -22,11 +22,11 @@ SIZES = (1, 4, 16, 64, 256, 1024)
 ROWS = 2048  # about as many rows a measurement, however large the batches
 
 
-def bench_route(algorithm: str, variant: str, data: str, repeats: int, sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    config = resolve({"algorithm": algorithm, "variant": variant, "data": {"name": data}})
+def bench_route(settings: Mapping[str, Any], repeats: int, sizes: Sequence[int] = SIZES) -> dict[str, Any]:
+    config = resolve(settings)
     with console.status("reading the data"):
         federation = config.federation()
-    method = algorithm_named(algorithm)(config, task_of(federation))
+    method = algorithm_named(config.algorithm)(config, task_of(federation))
     with LocalEngine(federation, seed=0, workers=1, device="cpu") as engine:
         model = Model(method, begin(method, engine), list(engine.privates.values()))
         networks = [network for encoder in method.encoders for network in encoder.networks()]
@@ -55,4 +55,5 @@ def bench_route(algorithm: str, variant: str, data: str, repeats: int, sizes: Se
                     "overhead_ms": round(1000 * (each["routed"] - each["bare"]), 4),
                 }
             )
-    return {"algorithm": f"{algorithm} {variant}", "data": data, "machine": machine(), "batches": batches}
+    names = {"algorithm": f"{config.algorithm} {config.variant}", "data": config.data.name, "machine": machine()}
+    return {**names, "batches": batches}

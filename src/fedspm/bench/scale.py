@@ -9,7 +9,7 @@ import resource
 import subprocess
 import sys
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import torch
@@ -21,32 +21,30 @@ from fedspm.config import Config, resolve
 from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.data.sources import load_data
-from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
 from fedspm.runs import task_of
 from fedspm.terminal import console
-from fedspm.training import begin, one_round
+from fedspm.training import begin, in_process, one_round
 
 CLIENTS = (8, 32, 128, 512, 1000)
 ROWS_A_CLIENT = 70
 WARM_UP = 1
 
 
-def bench_scale(
-    algorithm: str, variant: str, data: str, repeats: int, clients: Sequence[int] = CLIENTS
-) -> dict[str, Any]:
+def bench_scale(settings: Mapping[str, Any], repeats: int, clients: Sequence[int] = CLIENTS) -> dict[str, Any]:
     """CPU seconds a round, peak memory and the cost of a client that computes nothing, and how the seconds grow."""
     sizes = []
     for fixed in ("total", "a client"):
         for count in track(clients, f"fixed data {fixed}", console=console, transient=True):
             rows = ROWS_A_CLIENT * (count if fixed == "a client" else max(clients))
-            order = {"algorithm": algorithm, "variant": variant, "data": data, "clients": count}
-            sizes.append({"fixed": fixed, **_measured({**order, "rows": rows, "repeats": repeats})})
+            order = {"settings": settings, "clients": count, "rows": rows, "repeats": repeats}
+            sizes.append({"fixed": fixed, **_measured(order)})
     growth = {
         fixed: exponent([size for size in sizes if size["fixed"] == fixed], "batch_rows", "seconds")
         for fixed in ("total", "a client")
     }
-    names = {"algorithm": f"{algorithm} {variant}", "data": data, "machine": machine()}
+    config = resolve(settings)
+    names = {"algorithm": f"{config.algorithm} {config.variant}", "data": config.data.name, "machine": machine()}
     return {**names, "sizes": sizes, "growth_exponent": growth}
 
 
@@ -76,9 +74,9 @@ def _measured(order: dict[str, Any]) -> dict[str, Any]:
 
 
 def measure(order: dict[str, Any]) -> dict[str, Any]:
-    settings = {"algorithm": order["algorithm"], "variant": order["variant"], "em": {"start": "random"}}
-    config = resolve(settings, {"data": {"name": order["data"], "clients": order["clients"]}})
-    federation = divided(order["data"], order["clients"], order["rows"])
+    fixed = {"em": {"start": "random"}, "data": {"clients": order["clients"]}, "workers": 1, "device": "cpu"}
+    config = resolve(order["settings"], fixed)
+    federation = divided(config.data.name, order["clients"], order["rows"])
     still = resolve(config.model_dump(exclude_none=True), {"predictor": {"steps": 0}, "router": {"steps": 0}})
     seconds = _round_seconds(config, federation, order["repeats"])
     idle = _round_seconds(still.model_copy(update={"components": 1}), federation, order["repeats"])
@@ -105,7 +103,7 @@ def divided(data: str, clients: int, rows: int) -> Federation:
 
 def _round_seconds(config: Config, federation: Federation, repeats: int) -> float:
     algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
-    with LocalEngine(federation, seed=0, workers=1, device="cpu") as engine:
+    with in_process(config, federation) as engine:
         shared = begin(algorithm, engine)
         found = []
         for number in range(WARM_UP + repeats):

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from fedspm.cli.app import app
-from fedspm.cli.options import AsJson
+from fedspm.cli.options import AsJson, Set, layers
 from fedspm.cli.speaking import say
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console, plain_table
@@ -28,6 +28,7 @@ def bench(
     variant: Annotated[str, typer.Option(help="1x or cx.")] = "1x",
     data: Annotated[str, typer.Option(help="Data set.")] = "fashion-mnist",
     repeats: Annotated[int, typer.Option(min=1, help="Repeats; medians are reported.")] = 5,
+    set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure, alternating both sides in one run."""
@@ -39,17 +40,18 @@ def bench(
     if what not in WHAT:
         raise FedSPMError(f"there is no benchmark {what!r}; known are {', '.join(WHAT)}")
     if what == "peers":
+        if set_:
+            raise FedSPMError("bench peers: the job is the same on every side; --set is for round, scale and route")
         result = bench_peers(data, repeats)
     else:
         measure = {"round": bench_round, "scale": bench_scale, "route": bench_route}[what]
-        result = measure(algorithm, variant, data, repeats)
+        result = measure(layers(None, {"algorithm": algorithm, "variant": variant, "data.name": data}, set_), repeats)
     if as_json:
         print(json.dumps(result))
         return
     machine = result["machine"]
-    say(
-        f"{result['algorithm']}, {result['data']}; {machine['processor']}, {machine['cores']} cores, {machine['torch']}"
-    )
+    what_of = ", ".join([result["algorithm"], result["data"], *(set_ or [])])
+    say(f"{what_of}; {machine['processor']}, {machine['cores']} cores, {machine['torch']}")
     {"round": _show_round, "scale": _show_scale, "peers": show_peers, "route": _show_route}[what](result)
 
 
