@@ -145,7 +145,7 @@ class Config(Settings):
         "auto", description="clients trained at the same time; auto: one a core"
     )
     clients_at_once: int = Field(
-        1, ge=1, description="small clients that a worker trains through one set of kernels: docs/performance.md"
+        1, ge=1, description="clients with vectors that a worker trains as one: docs/performance.md"
     )
     device: str = Field("auto", description="auto, cpu, cuda, mps")
     engine: Literal["local", "flower-simulation", "flower"] = Field(

@@ -120,10 +120,24 @@ def test_what_closes_over_one_client_is_solved_alone(uneven, groups):
         assert torch.equal(value, other.shared[name]), name
 
 
-def test_running_statistics_are_each_clients_own(groups):
+@pytest.fixture
+def images():
     draw = np.random.default_rng(0)
     rows = {f"site {i}": (draw.random((20, 1, 8, 8)), np.arange(20) % 2) for i in range(3)}
-    images = Federation.from_arrays(rows, test_fraction=0.25)
+    return Federation.from_arrays(rows, test_fraction=0.25)
+
+
+def test_what_cannot_be_mapped_is_solved_alone_and_said(images):
+    """PyTorch cannot map group normalisation over clients."""
+    changes = {"predictor": {"encoder": "resnet", "momentum": 0.9, "steps": 2}}
+    one = trained(images, "fedavg", 1, **changes)
+    with pytest.warns(UserWarning, match="clients_at_once: clients are trained one by one, since"):
+        other = trained(images, "fedavg", 3, **changes)
+    for name, value in one.shared.items():
+        assert torch.equal(value, other.shared[name]), name
+
+
+def test_running_statistics_are_each_clients_own(images, groups):
     changes = {"predictor": {"encoder": "resnet", "normalisation": "batch", "momentum": 0.9, "steps": 2}}
     one, other = (trained(images, "fedavg", at_once, **changes) for at_once in (1, 3))
     assert not groups

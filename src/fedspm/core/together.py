@@ -7,10 +7,11 @@ gradient in its place, so it is the same SGD loop, and the results differ by rou
 
 Two objectives are the same if they are one piece of code over the same things. Whatever differs between clients is
 therefore in their batches (`extra`, `client`) and parameters; an objective that closes over something of one client
-is solved alone, and so is one that is handed tensors which stay fixed.
+is solved alone, and so is one that is handed tensors which stay fixed, or that `vmap` cannot map.
 """
 
 import threading
+import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError, Executor, Future
 from dataclasses import dataclass
@@ -175,6 +176,9 @@ def _as_one(problems: Sequence[Problem]) -> list[Solution]:
             return list(stacked(problems))
         except TrainingFailed:  # of one of them: which?
             pass
+        except RuntimeError as error:  # an operation that vmap does not know, or a mistake, which shows again alone
+            reason = str(error).splitlines()[0]
+            warnings.warn(f"clients_at_once: clients are trained one by one, since {reason}", stacklevel=2)
     found: list[Solution] = []
     for problem in problems:
         try:
