@@ -17,8 +17,9 @@ import torch
 
 from fedspm.algorithms import algorithm_named
 from fedspm.config import resolve
+from fedspm.core import local
 from fedspm.core.algorithm import Algorithm
-from fedspm.core.local import Client
+from fedspm.core.local import Batches, Client
 from fedspm.core.replies import Mean
 from fedspm.encoders import Encoder
 from fedspm.engines.local import LocalEngine
@@ -60,18 +61,18 @@ class Parts:
         return f"{encoder.role}, forward" if training else f"E-step, {encoder.role}"
 
     def batches(self):
-        inner = Client.batches
+        inner = Batches.__iter__
 
-        def outer(*arguments):
-            rows = inner(*arguments)
+        def outer(rows):
+            each = inner(rows)
             while True:
                 with self.part("gathering batches"):
-                    batch = next(rows, None)
+                    batch = next(each, None)
                 if batch is None:
                     return
                 yield batch
 
-        return patch.object(Client, "batches", outer)
+        return patch.object(Batches, "__iter__", outer)
 
 
 def main(rounds, settings):
@@ -85,12 +86,13 @@ def main(rounds, settings):
         with ExitStack() as stack:
             for each in (
                 parts.timed(Encoder, "__call__", parts.encoder),
-                parts.timed(torch.Tensor, "backward", lambda *_, **__: f"{parts._role}, backward"),
-                parts.timed(torch.optim.SGD, "step", "SGD steps"),
+                parts.timed(torch.autograd, "grad", lambda *_, **__: f"{parts._role}, backward"),
+                parts.timed(local, "sgd", "SGD steps"),
                 parts.timed(Algorithm, "standardise", "standardising"),
                 parts.timed(Mean, "__init__", "averaging"),
                 parts.timed(Mean, "merge", "averaging"),
                 parts.timed(Mean, "result", "averaging"),
+                parts.timed(Client, "batches", "gathering batches"),
                 parts.batches(),
             ):
                 stack.enter_context(each)
