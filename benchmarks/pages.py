@@ -9,7 +9,7 @@ from pathlib import Path
 from fedspm.comparison import method_rows
 from fedspm.experiments import load_plan
 from fedspm.experiments.records import Records
-from fedspm.experiments.results import beside_the_paper, bridge_table, missing, panel_methods, reductions
+from fedspm.experiments.results import bridge_table, missing, panel_tables, reductions
 from fedspm.tables import MARKDOWN, REACHED, accuracy_rows, markdown_table
 
 ROOT = Path(__file__).parents[1]
@@ -75,9 +75,8 @@ def tables(experiment: str) -> str:
     if less:
         text += [f"**Reduced:** {'; '.join(less)}.", ""]
     for panel in plan.panels:
-        if methods := panel_methods(plan, found, panel.name):
-            seeds = sorted({seed for method in methods for seed in method.curves})
-            text += [f"{panel.title}, seed {', '.join(map(str, seeds))}:", "", *beside_the_paper(panel, methods), ""]
+        if found.of_panel(panel.name, plan):
+            text += [f"### {panel.title}", "", *panel_tables(plan, found, panel)]
     if plan.picture == "convergence":
         text += [*bridge_table(plan, found), ""]
     conclusion = ROOT / "results" / experiment / "CONCLUSION.md"

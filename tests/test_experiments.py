@@ -9,7 +9,14 @@ from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.experiments import EXPERIMENTS, Narrowed, load_plan
 from fedspm.experiments.plan import plan_cells
 from fedspm.experiments.records import Records
-from fedspm.experiments.results import bridge_table, missing, reductions, write_results
+from fedspm.experiments.results import (
+    bridge_table,
+    missing,
+    panel_tables,
+    reductions,
+    same_seeds,
+    write_results,
+)
 
 
 def line(cell, system=0.5, **more):
@@ -111,6 +118,25 @@ def test_the_page_shows_ours_beside_the_papers_and_what_is_missing(tmp_path):
     assert [method.name for method in reached["fashion-mnist"]] == ["fedavg", "fedspm-1x"]
     assert (tmp_path / "figure.svg").stat().st_size > 1000
     assert r"$40.50\pm0.71" in (tmp_path / "table.tex").read_text()
+
+
+def test_rows_stand_beside_those_with_the_same_seeds(tmp_path):
+    plan = load_plan("table1")
+    cells = plan_cells(plan, Narrowed([0, 1, 2], ["fedavg", "ditto", "fedspm-1x"], ["fashion-mnist"]), tmp_path)
+    values = {"fedavg": (0.5, 0.6, 0.4), "ditto": (0.8,), "fedspm-1x": (0.6, 0.71, 0.52)}
+    known = {(row, seed): value for row, found in values.items() for seed, value in enumerate(found)}
+    lines = [line(cell, known[key]) for cell in cells if (key := (cell.row, cell.config.seed)) in known]
+    first, second = same_seeds(lines)
+    assert {(each["method"], each["seed"]) for each in first} == {("fedavg", 0), ("ditto", 0), ("fedspm-1x", 0)}
+    assert {each["method"] for each in second} == {"fedavg", "fedspm-1x"}
+    assert same_seeds(second) == [second]
+    strangers = [each for each in lines if (each["method"], each["seed"]) in {("ditto", 0), ("fedavg", 1)}]
+    assert same_seeds(strangers) == [strangers]
+    page = "\n".join(panel_tables(plan, recorded(tmp_path / "cells.jsonl", lines), plan.panel("fashion-mnist")))
+    seed_0, over_seeds = page.split("Seeds 0, 1, 2:")
+    assert "**80.00** <sup>(1)</sup>" in seed_0
+    assert "Ditto" not in over_seeds
+    assert "-11.00 ± 2.48" in over_seeds  # differences of 10, 11 and 12 points: t(0.975, 2) = 4.303, / √3
 
 
 def test_less_than_the_plan_is_marked_everywhere(tmp_path):

@@ -10,14 +10,14 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedspm.comparison import ACCURACIES, Method, method_rows
+from fedspm.comparison import ACCURACIES, CONFIDENCE, Method, Record, method_rows
 from fedspm.config import changed, recorded, resolve
 from fedspm.experiments.plan import Panel, Plan
 from fedspm.experiments.records import Records
 from fedspm.files import write_atomically
 from fedspm.likelihood.diagnostics import Bridge, bridge_errors, solved_lines
 from fedspm.pictures import convergence, over_values, panel_curves, rendered
-from fedspm.tables import LATEX, MARKDOWN, Style, figures, made_with, markdown_table
+from fedspm.tables import LATEX, MARKDOWN, REACHED, Style, difference_rows, figures, made_with, markdown_table
 
 Reached = dict[str, list[Method]]  # by panel
 
@@ -43,25 +43,44 @@ def write_results(plan: Plan, records: Records, folder: Path, command: str) -> R
 
 
 def panel_methods(plan: Plan, records: Records, panel: str) -> list[Method]:
+    return _titled(plan, records.of_panel(panel, plan))
+
+
+def _titled(plan: Plan, lines: Sequence[Record]) -> list[Method]:
     """A row each, under the name that the plan gives it where it is not a method's."""
-    methods = method_rows(records.of_panel(panel, plan))
+    methods = method_rows(lines)
     if isinstance(plan.rows, list):
         return methods
     return [replace(method, title=f"{plan.axis} = {method.name}" if plan.axis else method.name) for method in methods]
+
+
+def same_seeds(lines: Sequence[Record]) -> list[list[Record]]:
+    """Lines that belong into one table, since another seed is another partition: all rows with the seeds that every one
+    of them has, then, where some have more, those with the most. Rows without a common seed stay together."""
+    seeds: dict[str, set[int]] = {}
+    for line in lines:
+        seeds.setdefault(line["method"], set()).add(line["seed"])
+    common, most = set.intersection(*seeds.values()), max(seeds.values(), key=len)
+    if not common or common == most:
+        return [list(lines)]
+    return [
+        [line for line in lines if line["seed"] in wanted and wanted <= seeds[line["method"]]]
+        for wanted in (common, most)
+    ]
 
 
 def missing(plan: Plan, records: Records) -> list[str]:
     """What the plan has and nobody has trained, panel by panel; seeds that lack the same rows together."""
     lines = []
     for panel in plan.panels:
-        lacking: dict[str, list[str]] = {}
+        lacking: dict[str, list[int]] = {}
         for seed in plan.seeds:
             rows = [row for row in plan.row_names() if (panel.name, row, seed) not in records.lines]
             if rows:
                 which = "all rows" if len(rows) == len(plan.rows) else ", ".join(rows)
-                lacking.setdefault(which, []).append(str(seed))
+                lacking.setdefault(which, []).append(seed)
         for which, seeds in lacking.items():
-            lines.append(f"{panel.title}, seed{'s' if len(seeds) > 1 else ''} {', '.join(seeds)}: {which}")
+            lines.append(f"{panel.title}, {_seeds(seeds).lower()}: {which}")
     return lines
 
 
@@ -128,6 +147,22 @@ def beside_the_paper(panel: Panel, methods: Sequence[Method]) -> list[str]:
     return markdown_table(headings, rows)
 
 
+def panel_tables(plan: Plan, records: Records, panel: Panel) -> list[str]:
+    """What a panel reached beside the paper; over several seeds also how far each is from the best."""
+    text = []
+    for lines in same_seeds(records.of_panel(panel.name, plan)):
+        methods, seeds = _titled(plan, lines), sorted({line["seed"] for line in lines})
+        text += [f"{_seeds(seeds)}:", "", *beside_the_paper(panel, methods), ""]
+        if len(seeds) > 1 < len(methods):
+            text += [f"Difference to the best in points, paired by seed, with its {CONFIDENCE:.0%} interval:", ""]
+            text += [*markdown_table(REACHED, difference_rows(methods, MARKDOWN)), ""]
+    return text
+
+
+def _seeds(numbers: Sequence[int]) -> str:
+    return f"Seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+
+
 def bridges(plan: Plan, records: Records) -> dict[str, Bridge]:
     """The bridge errors of every diagnosed training in which eq. 6 had a solution at least once."""
     lines = [line for line in records.ordered(plan) if solved_lines(line["diagnostics"], "fixed")]
@@ -181,10 +216,8 @@ def page(plan: Plan, records: Records, reached: Reached, mark: list[str], folder
         "",
     ]
     text += mark
-    for name, methods in reached.items():
-        seeds = sorted({seed for method in methods for seed in method.curves})
-        text += [f"## {plan.panel(name).title}", "", f"Seeds {', '.join(map(str, seeds))}.", ""]
-        text += [*beside_the_paper(plan.panel(name), methods), ""]
+    for name in reached:
+        text += [f"## {plan.panel(name).title}", "", *panel_tables(plan, records, plan.panel(name))]
     if plan.picture == "convergence":
         text += ["## Convergence", "", *bridge_table(plan, records), ""]
     if (folder / "figure.png").exists():
