@@ -4,7 +4,6 @@ A cell that is done is not trained again, one that was stopped goes on, one that
 """
 
 import json
-import os
 import signal
 import statistics
 import subprocess
@@ -21,6 +20,7 @@ from typing import Any, Protocol, runtime_checkable
 
 from fedspm.cell import refuse_other_settings
 from fedspm.config import Config
+from fedspm.core.process import cores
 from fedspm.runs import Run
 from fedspm.terminal import GridProgress, grid_progress
 
@@ -100,7 +100,7 @@ class Grid:
         if self.stopped:  # between the two lines above
             process.send_signal(signal.SIGINT)
         self.watcher.began(cell)
-        workers = max(1, (os.cpu_count() or 1) // self.jobs)
+        workers = max(1, cores() // self.jobs)
         config = cell.config.model_copy(update={"workers": workers}).said()
         assert process.stdin is not None
         assert process.stdout is not None

@@ -25,6 +25,7 @@ import torch
 from fedspm.bench.measure import alternated, machine, ratio
 from fedspm.bench.scale import divided
 from fedspm.bench.sides.job import Job, build, write
+from fedspm.core.process import cores
 from fedspm.data.cache import user_cache
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console
@@ -53,7 +54,7 @@ SIZES = {"training": Size(10, 128, 384), "exchange": Size(1, 1, 0)}
 def bench_peers(
     data: str, repeats: int, peers: Sequence[str] = tuple(PEERS), sizes: Mapping[str, Size] = SIZES
 ) -> dict[str, Any]:
-    workers = os.cpu_count() or 1
+    workers = cores()
     commands = {
         "bare": _command(sys.executable, "fedspm.bench.sides", "bare"),
         "ours": _command(sys.executable, "fedspm.bench.sides", "ours", "1"),

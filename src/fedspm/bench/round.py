@@ -7,7 +7,6 @@ Several workers are held against as many processes of bare work at a time: `pyth
 """
 
 import json
-import os
 import statistics
 import subprocess
 import sys
@@ -25,7 +24,7 @@ from fedspm.algorithms import algorithm_named
 from fedspm.bench.measure import alternated, machine, ratio
 from fedspm.config import Config, resolve
 from fedspm.core.algorithm import Algorithm
-from fedspm.core.process import keep_freed_memory
+from fedspm.core.process import cores, keep_freed_memory
 from fedspm.core.settings import Block
 from fedspm.data.federation import Federation
 from fedspm.encoders import Encoder
@@ -40,7 +39,7 @@ def bench_round(settings: Mapping[str, Any], repeats: int) -> dict[str, Any]:
     config = _config(settings)
     with console.status("reading the data"):
         federation = config.federation()
-    workers = os.cpu_count() or 1
+    workers = cores()
     engines = {
         "one worker": LocalEngine(federation, seed=0, workers=1, device="cpu"),
         f"{workers} workers": LocalEngine(federation, seed=0, workers=workers, device="cpu"),

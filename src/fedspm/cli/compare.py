@@ -1,6 +1,5 @@
 """fedspm compare | choose: grids of trainings."""
 
-import os
 from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -124,13 +123,14 @@ def grid(
     cells: "Sequence[Cell]", order: "Sequence[Cell]", jobs: int | None, write: "Callable[[str], Any]"
 ) -> "Iterator[Any]":
     """Train a grid, writing its tables as cells end; hand out what was written; then say what did not end well."""
+    from fedspm.core.process import cores
     from fedspm.grid import run_shown
 
     command = as_typed()
     if not cells:
         yield write(command)
         return
-    jobs = min(jobs or os.cpu_count() or 1, len(cells))
+    jobs = min(jobs or cores(), len(cells))
     folder = cells[0].folder.parent.parent
     if folder.exists() and not folder.is_dir():
         raise FedSPMError(f"--out {folder} is a file; give a folder")

@@ -1,10 +1,18 @@
 """How a process that computes uses memory and cores."""
 
 import ctypes
+import os
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import torch
+
+
+def cores() -> int:
+    """Cores that this process may use: a batch system, a container or `taskset` may leave it some of the machine's."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
 
 
 def one_core_threads(count: int, name: str) -> ThreadPoolExecutor:

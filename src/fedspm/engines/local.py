@@ -4,7 +4,6 @@ Workers are threads: PyTorch leaves the interpreter's lock while it computes, so
 and the program without a copy. Each computes with one thread of its own.
 """
 
-import os
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -18,7 +17,7 @@ from torch import Tensor
 from fedspm.core.algorithm import Algorithm, Answer, Step
 from fedspm.core.leaving import Departure, arrived
 from fedspm.core.local import Client, Solver, minimise
-from fedspm.core.process import keep_freed_memory, one_core_threads
+from fedspm.core.process import cores, keep_freed_memory, one_core_threads
 from fedspm.core.replies import Tensors
 from fedspm.core.settings import Settings
 from fedspm.core.together import together
@@ -47,7 +46,7 @@ class LocalEngine:
     ):
         self.federation = federation
         self.device = torch.device(choose_device(device))
-        self.workers = (os.cpu_count() or 1) if workers == "auto" else int(workers)
+        self.workers = cores() if workers == "auto" else int(workers)
         self.begin_round(0)
         self.privates: dict[str, Tensors] = {}
         self._seed = seed

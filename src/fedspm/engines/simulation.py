@@ -14,7 +14,7 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedspm.core.algorithm import Algorithm
-from fedspm.core.process import keep_freed_memory
+from fedspm.core.process import cores, keep_freed_memory
 from fedspm.data.federation import Federation
 from fedspm.engines.flower import Post, Waiting, client_app, introduce
 from fedspm.engines.loopback import LoopbackEngine, site_configs
@@ -72,8 +72,8 @@ def simulate(
         finally:
             torch.set_num_threads(threads)
 
-    cores = (os.cpu_count() or 1) if workers == "auto" else int(workers)
-    resources = {"num_cpus": 1.0, "num_gpus": 0.0 if device == "cpu" or not torch.cuda.is_available() else 1 / cores}
+    count = cores() if workers == "auto" else int(workers)
+    resources = {"num_cpus": 1.0, "num_gpus": 0.0 if device == "cpu" or not torch.cuda.is_available() else 1 / count}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         run_simulation(
@@ -83,7 +83,7 @@ def simulate(
             backend_config={
                 "client_resources": resources,
                 "init_args": {
-                    "num_cpus": cores,
+                    "num_cpus": count,
                     "log_to_driver": False,
                     "include_dashboard": False,
                     "logging_level": logging.ERROR,
