@@ -25,44 +25,74 @@ def fit(samples):
     return fit_drm(samples, basis=quadratic)
 
 
-def test_against_fifty_digits(samples, fit):
-    """The score equations of the dual, solved by Newton's method in fifty digits, and the inverse information there."""
-    x = np.concatenate(samples)
-    sample = np.repeat(range(3), [len(part) for part in samples])
+def in_fifty_digits(samples, features, fit):
+    """The score equations of the dual, solved by Newton's method in fifty digits from the fit, reference 0: parameters,
+    weights, log-EL and the standard errors from the inverse information there."""
+    sizes = [len(part) for part in samples]
+    n, m, size = sum(sizes), len(sizes), 1 + features.shape[1]
+    sample = np.repeat(range(m), sizes)
     with mpmath.workdps(50):
-        z = [[mpmath.mpf(1), mpmath.mpf(float(v)), mpmath.mpf(float(v)) ** 2] for v in x]
-        rho = [mpmath.mpf(len(part)) / len(x) for part in samples]
-        beta = mpmath.matrix([float(v) for i in (1, 2) for v in (fit.gamma[i], *fit.xi[i])])
-        for _ in range(6):
-            gradient, information = mpmath.zeros(6, 1), mpmath.zeros(6, 6)
+        z = [[mpmath.mpf(1), *(mpmath.mpf(float(v)) for v in row)] for row in features]
+        rho = [mpmath.mpf(count) / n for count in sizes]
+        beta = mpmath.matrix([float(v) for i in range(1, m) for v in (fit.gamma[i], *fit.xi[i])])
+        for _ in range(8):
+            gradient, information = mpmath.zeros(len(beta), 1), mpmath.zeros(len(beta), len(beta))
             value, mixtures = mpmath.mpf(0), []
             for row, own in zip(z, sample, strict=True):
-                scores = [mpmath.mpf(0), *(sum(beta[3 * k + c] * row[c] for c in range(3)) for k in range(2))]
-                parts = [rho[i] * mpmath.exp(scores[i]) for i in range(3)]
+                scores = [0, *(sum(beta[size * k + c] * row[c] for c in range(size)) for k in range(m - 1))]
+                parts = [rho[i] * mpmath.exp(scores[i]) for i in range(m)]
                 mixtures.append(sum(parts))
                 value += scores[own] - mpmath.log(mixtures[-1])
                 share = [part / mixtures[-1] for part in parts]
-                for a in range(2):
-                    for c in range(3):
-                        gradient[3 * a + c] += ((own == a + 1) - share[a + 1]) * row[c]
-                        for b in range(2):
+                for a in range(m - 1):
+                    for c in range(size):
+                        gradient[size * a + c] += ((own == a + 1) - share[a + 1]) * row[c]
+                        for b in range(m - 1):
                             weight = share[a + 1] * ((a == b) - share[b + 1])
-                            for d in range(3):
-                                information[3 * a + c, 3 * b + d] += weight * row[c] * row[d]
+                            for d in range(size):
+                                information[size * a + c, size * b + d] += weight * row[c] * row[d]
             beta += mpmath.lu_solve(information, gradient)
         covariance = information**-1
-        for a in range(2):
-            for b in range(2):
-                covariance[3 * a, 3 * b] -= ((a == b) / rho[a + 1] + 1 / rho[0]) / len(x)
-        errors = [float(mpmath.sqrt(covariance[k, k])) for k in range(6)]
-        log_el = float(value - len(x) * mpmath.log(len(x)))
-        weights = [float(1 / (len(x) * mixture)) for mixture in mixtures]
-    found = np.array([v for i in (1, 2) for v in (fit.gamma[i], *fit.xi[i])])
-    np.testing.assert_allclose(found, [float(v) for v in beta], rtol=1e-9)
-    np.testing.assert_allclose(fit.weights, weights, rtol=1e-9)
+        for a in range(m - 1):
+            for b in range(m - 1):
+                covariance[size * a, size * b] -= ((a == b) / rho[a + 1] + 1 / rho[0]) / n
+        errors = [float(mpmath.sqrt(covariance[k, k])) for k in range(len(beta))]
+        log_el = float(value - n * mpmath.log(n))
+        weights = [float(1 / (n * mixture)) for mixture in mixtures]
+        return [float(v) for v in beta], weights, log_el, errors
+
+
+FAR_OUT = np.r_[np.random.default_rng(3).normal(0.5, 1, 30), 1e9]
+CASES = {
+    "plain": ([np.random.default_rng(i).normal(i / 3, 1 + i / 5, 40 + 5 * i) for i in range(3)], quadratic),
+    "one row far out": ([np.random.default_rng(2).normal(size=30), FAR_OUT], lambda x: x[:, None]),
+    "far from zero": ([1e6 + np.random.default_rng(i).normal(i / 2, 1, 30) for i in range(2)], quadratic),
+    "nearly collinear": (
+        [np.random.default_rng(i).normal(i / 2, 1, 30) for i in range(2)],
+        lambda x: np.c_[x, x + 1e-7 * x**2],
+    ),
+    "nearly separated": ([np.array([0, 1, 2, 3 + 1e-6]), np.array([3.0, 4, 5])], lambda x: x[:, None]),
+    "very different sizes": (
+        [np.random.default_rng(1).normal(size=5), np.random.default_rng(2).normal(0.3, 1, 200)],
+        lambda x: x[:, None],
+    ),
+}
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_against_fifty_digits(case):
+    samples, basis = CASES[case]
+    fit = fit_drm(samples, basis)
+    parameters, weights, log_el, errors = in_fifty_digits(samples, basis(np.concatenate(samples)), fit)
+    found = [v for i in range(1, len(samples)) for v in (fit.gamma[i], *fit.xi[i])]
+    np.testing.assert_allclose(found, parameters, rtol=1e-8)
+    np.testing.assert_allclose(fit.weights, weights, rtol=1e-8, atol=1e-300)
     assert fit.log_el == pytest.approx(log_el, rel=1e-12)
-    own = [v for i in (1, 2) for v in (fit.standard_errors.gamma[i], *fit.standard_errors.xi[i])]
-    np.testing.assert_allclose(own, errors, rtol=1e-8)
+    own = [v for i in range(1, len(samples)) for v in (fit.standard_errors.gamma[i], *fit.standard_errors.xi[i])]
+    np.testing.assert_allclose(own, errors, rtol=1e-7)
+    assert "nan" not in fit.summary()
+    for i in range(len(samples)):
+        assert fit.probabilities(i).sum() == pytest.approx(1, abs=1e-9)
 
 
 def test_at_the_maximum_the_multipliers_are_the_sample_fractions(samples, fit):
@@ -146,6 +176,8 @@ def test_nearly_separated_samples_converge_and_separated_ones_say_so():
         fit_drm([np.r_[low, 1.0], np.r_[high, 1.0]], basis=lambda x: x)
     with pytest.raises(Separated):  # one of three
         fit_drm([low, random.uniform(0, 1, 50), high], basis=lambda x: x)
+    with pytest.raises(Separated):  # whole numbers that a slanted line tells apart, some of them on it
+        fit_drm([[[1, 1], [1, 0], [0, 0], [0, 1]], [[2, 1], [1, 1], [2, 0], [1, 0]]], basis=lambda x: x)
     fit = fit_drm([np.r_[low, 1.001], np.r_[high, 0.999]], basis=lambda x: x)
     assert fit.xi[1, 0] > 30
     assert fit.probabilities(1).sum() == pytest.approx(1, abs=1e-9)
@@ -158,6 +190,8 @@ def test_nearly_separated_samples_converge_and_separated_ones_say_so():
         (lambda x: np.c_[x, 2 * x + 1], "column 1 of the basis depends"),
         (lambda x: np.full(len(x), np.nan), "not finite"),
         (lambda x: x[:3], "expected"),
+        (lambda x: x[:, None] ** np.arange(1, 200), "too many for 155 rows"),
+        (lambda x: np.empty((len(x), 0)), "expected"),
     ],
 )
 def test_a_bad_basis_gets_a_sentence(samples, basis, sentence):
@@ -171,6 +205,8 @@ def test_bad_samples_get_a_sentence(samples):
         ([samples[0], []], "sample 1"),
         ([samples[0], np.ones((3, 2))], "sample 1 has rows"),
         ([samples[0], [1.0, np.nan]], "not finite"),
+        ([samples[0], ["a", "b"]], "sample 1 has no numbers"),
+        ([samples[0], [[1.0], [1.0, 2.0]]], "sample 1 has no numbers"),
     ):
         with pytest.raises(FedSPMError, match=sentence):
             fit_drm(wrong, quadratic)
@@ -191,6 +227,29 @@ def test_a_basis_far_from_zero_has_the_same_errors(samples, fit, offset):
     np.testing.assert_allclose(far.standard_errors.xi[:, 1], fit.standard_errors.xi[:, 1], rtol=1e-4)
     assert far.log_el == pytest.approx(fit.log_el, rel=1e-6)
     assert far.probabilities(2).sum() == pytest.approx(1, abs=1e-10)
+
+
+def test_a_point_may_be_a_vector():
+    random = np.random.default_rng(3)
+    fit = fit_drm([random.normal(size=(40, 3)), random.normal(0.4, 1, size=(40, 3))], basis=lambda x: x)
+    point = np.array([1.0, 2.0, -1.0])
+    np.testing.assert_array_equal(fit.density_ratio(point), fit.density_ratio(point[None]))
+    assert fit.density_ratio(point)[0, 1] == pytest.approx(np.exp(fit.gamma[1] + fit.xi[1] @ point))
+    for wrong in (0.5, np.ones(2), np.ones((4, 2))):
+        with pytest.raises(FedSPMError, match="expected"):
+            fit.density_ratio(wrong)
+
+
+def test_quantiles_in_the_tails():
+    """Two samples far apart: each has mass of 10⁻¹³ and less where the other is."""
+    random = np.random.default_rng(0)
+    fit = fit_drm([random.normal(0, 1, 80), random.normal(4, 1, 80)], basis=lambda x: x)
+    values, mass = np.sort(fit.pooled), fit.probabilities(1)[np.argsort(fit.pooled)]
+    below = np.cumsum(mass)
+    assert below[0] < 1e-9
+    for level in (1e-13, 1e-9, 0.5):
+        assert fit.quantile(1, level) == values[np.searchsorted(below, level)]
+    assert fit.quantile(0, 1.0) == values[-1]
 
 
 def test_single_points(fit):

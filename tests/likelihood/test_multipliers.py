@@ -102,6 +102,83 @@ def test_no_solution_raises_with_a_direction(case):
     assert along.max() > 0
 
 
+@pytest.mark.parametrize(
+    "g",
+    [  # zero is on an oblique face: rounding must not turn it into a solution with λ of 10¹⁵
+        [[0, 0], [-2, 2], [-1, 1]],
+        [[1, 1], [-1, -1], [1, -1], [2, -2], [0.5, 0.5]],
+        np.c_[np.arange(-5.0, 6), np.arange(-5.0, 6) + (np.arange(11) == 3)],
+    ],
+)
+def test_zero_on_an_oblique_face_has_no_solution(g):
+    with pytest.raises(Infeasible) as caught:
+        solve_multipliers(g)
+    along = np.array(g) @ caught.value.direction
+    assert along.min() >= -1e-14
+    assert along.max() > 0.1
+
+
+@pytest.mark.parametrize(
+    "g",
+    [  # the usual first point lies on the edge of what is allowed: a row adds up to −(q + 1)
+        [[-2, 2], [-2, -1], [2, 0], [2, -2], [2, 1], [0, 0], [0, -2], [-1, 0], [-2, 0], [-1, 1]],
+        [[-2, 2], [-2, -1], [2, 0], [2, -2], [2, 1], [-1, -2], [-1, 0], [1, 1]],
+    ],
+)
+def test_small_whole_numbers(g):
+    found = solve_multipliers(g)
+    with mpmath.workdps(50):
+        rows = mpmath.matrix(g)
+        x = mpmath.matrix(list(map(float, found.multipliers)))
+        for _ in range(8):
+            inner = [1 + rows[j, 0] * x[0] + rows[j, 1] * x[1] for j in range(rows.rows)]
+            tilted = mpmath.matrix([[rows[j, c] / inner[j] for c in range(2)] for j in range(rows.rows)])
+            x += mpmath.lu_solve(tilted.T * tilted, tilted.T * mpmath.ones(rows.rows, 1))
+        np.testing.assert_allclose(found.multipliers, [float(value) for value in x], rtol=1e-12)
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    st.integers(1, 3).flatmap(
+        lambda q: st.lists(st.lists(st.integers(-2, 2), min_size=q, max_size=q), min_size=q + 1, max_size=12)
+    )
+)
+def test_whole_numbers_are_solved_or_separated_exactly(g):
+    """A direction with small whole entries separates, or none does and the weights are right."""
+    g = np.array(g)
+    try:
+        found = solve_multipliers(g)
+    except Infeasible as error:
+        along = g @ error.direction
+        assert along.min() >= -1e-13
+        assert along.max() > 1e-3
+        return
+    np.testing.assert_allclose(found.weights @ g, 0, atol=1e-13)
+    assert found.weights.sum() == pytest.approx(1, abs=1e-13)
+    assert found.weights.min() > 1e-6  # on a face some would vanish
+
+
+@pytest.mark.parametrize("inside", [1e-4, 1e-8, 1e-12])
+def test_zero_inside_by_a_hair_is_solved_to_the_last_digits(inside):
+    """Four rows hold the far side. The column in units of `inside` for them is the same system with moderate numbers
+    in fifty digits."""
+    random = np.random.default_rng(2)
+    g = np.c_[random.uniform(0.5, 1, 40), random.normal(size=40)]
+    g[:4, 0] = -inside * random.uniform(0.5, 1, 4)
+    g[:4, 1] = [-1.0, -0.5, 0.5, 1.0]
+    found = solve_multipliers(g)
+    with mpmath.workdps(50):
+        rows = [[mpmath.mpf(float(value)) for value in row] for row in g]
+        x = mpmath.matrix(list(map(float, found.multipliers)))
+        for _ in range(8):
+            inner = [1 + row[0] * x[0] + row[1] * x[1] for row in rows]
+            tilted = mpmath.matrix([[value / at for value in row] for row, at in zip(rows, inner, strict=True)])
+            x += mpmath.lu_solve(tilted.T * tilted, tilted.T * mpmath.ones(40, 1))
+        weights = [float(1 / (40 * at)) for at in inner]
+        np.testing.assert_allclose(found.multipliers, [float(value) for value in x], rtol=1e-12)
+    np.testing.assert_allclose(found.weights, weights, rtol=1e-12)
+
+
 def test_zero_barely_inside_is_solved():
     """A thin hull: a single row holds the far side."""
     g = np.c_[np.abs(np.random.default_rng(4).normal(size=200)) + 1, np.random.default_rng(5).normal(size=200)]

@@ -1,6 +1,7 @@
 """Empirical likelihood in float64: multipliers, profile likelihood, classical density-ratio fits."""
 
-from fedspm.likelihood.drm import DensityRatioFit, Separated, fit_drm
+from fedspm.likelihood.drm import DensityRatioFit, fit_drm
+from fedspm.likelihood.dual import Separated
 from fedspm.likelihood.multipliers import Infeasible, Multipliers, NotConverged, solve_multipliers
 from fedspm.likelihood.profile import accumulation_factors, exact_q2, gauge_shift, profile_log_el, surrogate_q2
 

@@ -15,19 +15,17 @@ from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
-from scipy.optimize import linprog
 from scipy.special import logsumexp
 from scipy.stats import chi2, norm
 
 from fedspm.errors import FedSPMError
+from fedspm.likelihood.dual import information, inverse, log_shares, maximised, shares
+from fedspm.likelihood.whitening import Whitening
 
 Array = np.ndarray
 Basis = Callable[[Array], Any]
-ITERATIONS = 200
-
-
-class Separated(FedSPMError):
-    """The samples can be told apart without error by the basis: the likelihood rises for ever, there is no fit."""
+EPSILON = float(np.finfo(np.float64).eps)
+Long = np.longdouble
 
 
 class PerParameter(NamedTuple):
@@ -56,13 +54,18 @@ class DensityRatioFit:
     iterations: int
     basis: Basis = field(repr=False)
     pooled: Array = field(repr=False)  # (n,) or (n, k)
-    whitening: "Whitening" = field(repr=False)
+    whitening: Whitening = field(repr=False)
     coefficients: Array = field(repr=False)  # of the whitened basis, (m, 1 + d)
 
     @cached_property
     def log_ratios(self) -> Array:
         """log dP_i/dG of every pooled row, (n, m)."""
         return np.asarray(self.whitening.rows @ self.coefficients.T)
+
+    @cached_property
+    def log_mixture(self) -> Array:
+        """log Σ_i ρ_i dP_i/dG of every pooled row, (n,)."""
+        return np.asarray(logsumexp(self.log_ratios + np.log(np.array(self.counts) / len(self.pooled)), axis=1))
 
     @cached_property
     def covariance(self) -> Array:
@@ -73,15 +76,15 @@ class DensityRatioFit:
         """
         n, others = len(self.weights), [i for i in range(len(self.counts)) if i != self.reference]
         fractions = np.array(self.counts) / n
-        share = np.exp(self.log_ratios + np.log(fractions))
-        share /= share.sum(1, keepdims=True)
         z = self.whitening.rows
-        inverse = _inverse(_information(share[:, others], z))
+        sample = np.repeat(np.arange(len(self.counts)), self.counts)
+        share, rest = shares(self.log_ratios + np.log(fractions), sample)
+        inverted = inverse(information(share[:, others], rest[:, others], z))
         gammas = np.arange(len(others)) * z.shape[1]
         correction = (np.diag(1 / fractions[others]) + 1 / fractions[self.reference]) / n
-        inverse[np.ix_(gammas, gammas)] -= correction  # the same as for the basis as it came: constants stay constants
+        inverted[np.ix_(gammas, gammas)] -= correction  # the same as for the basis as it came: constants stay constants
         back = np.kron(np.eye(len(others)), self.whitening.back)
-        return np.asarray(back @ inverse @ back.T)
+        return np.asarray(back @ inverted @ back.T)
 
     @cached_property
     def standard_errors(self) -> PerParameter:
@@ -94,29 +97,35 @@ class DensityRatioFit:
         return PerParameter(errors[:, 0], errors[:, 1:])
 
     def density_ratio(self, x: Any) -> Array:
-        """dP_i/dG at new points, (n, m)."""
-        features = _features(self.basis, np.atleast_1d(np.asarray(x, np.float64)))
-        return np.asarray(np.exp(self.whitening.of(features) @ self.coefficients.T))
+        """dP_i/dG at new points, (n, m): (n,) of them or one where samples hold scalars, (n, k) or (k,) of vectors."""
+        points, row = np.asarray(x, np.float64), self.pooled.shape[1:]
+        points = points[None] if points.shape == row else points
+        if points.ndim != self.pooled.ndim or points.shape[1:] != row:
+            expected = f"(n, {row[0]})" if row else "(n,)"
+            raise FedSPMError(f"x has shape {points.shape}; expected {expected}, like the samples")
+        return np.asarray(np.exp(self.whitening.of(_features(self.basis, points)) @ self.coefficients.T))
 
     def probabilities(self, sample: int) -> Array:
         """What P_i gives to every pooled row: it borrows strength from all samples."""
-        return np.asarray(self.weights * np.exp(self.log_ratios[:, self._sample(sample)]))
+        return np.asarray(np.exp(self.log_ratios[:, self._sample(sample)] - self.log_mixture) / len(self.pooled))
 
     def cdf(self, sample: int, points: Any) -> Array:
         """F_i at some points, for samples of scalars."""
-        values, cumulative = self._steps(sample)
+        values, _, cumulative = self._steps(sample)
         wanted = np.asarray(points, np.float64)
         below = np.searchsorted(values, wanted, side="right")
         return np.where(np.isnan(wanted), np.nan, np.r_[0.0, cumulative][below])
 
     def quantile(self, sample: int, levels: Any) -> Array:
-        """The smallest pooled value at which F_i reaches a level."""
-        values, cumulative = self._steps(sample)
+        """The smallest pooled value at which F_i reaches a level; for level 1 the largest that it gives any mass."""
+        values, mass, cumulative = self._steps(sample)
         wanted = np.asarray(levels, np.float64)
         if not ((wanted >= 0) & (wanted <= 1)).all():
             raise FedSPMError("levels must lie between 0 and 1")
-        reached = np.searchsorted(cumulative, wanted - 1e-12, side="left")  # a level that is a jump is reached by it
-        return np.asarray(values[np.minimum(reached, len(values) - 1)])
+        last = np.flatnonzero(mass)[-1]
+        jump = wanted * (1 - 16 * EPSILON)  # a level that is a jump is reached by it
+        reached = np.where(wanted < 1, np.searchsorted(cumulative, jump, side="left"), last)
+        return np.asarray(values[np.minimum(reached, last)])
 
     def test_equal(self) -> EqualityTest:
         """The likelihood-ratio test that all samples come from one distribution."""
@@ -141,7 +150,7 @@ class DensityRatioFit:
                 for k, (value, error) in enumerate(zip(self.xi[i], self.standard_errors.xi[i], strict=True), 1)
             ]
             for name, value, error in rows:
-                z = value / error if error > 0 else np.inf
+                z = value / error if error > 0 else np.nan
                 lines.append(f"{f'{i}  {name}':10} {value:14.6g} {error:12.4g} {z:9.3f} {2 * norm.sf(abs(z)):9.2g}")
         test = self.test_equal()
         lines.append(
@@ -151,15 +160,18 @@ class DensityRatioFit:
         return "\n".join(lines)
 
     def _sample(self, sample: int) -> int:
-        if not 0 <= sample < len(self.counts):
+        if sample not in range(len(self.counts)):
             raise FedSPMError(f"there is no sample {sample}; there are samples 0 to {len(self.counts) - 1}")
-        return sample
+        return int(sample)
 
-    def _steps(self, sample: int) -> tuple[Array, Array]:
-        if self.pooled.ndim != 1:
+    def _steps(self, sample: int) -> tuple[Array, Array, Array]:
+        """Pooled values in order, what P_i gives to each, and to all up to it."""
+        if self.pooled.size != len(self.pooled):
             raise FedSPMError("a distribution function needs samples of scalars; these are vectors")
-        order = np.argsort(self.pooled, kind="stable")
-        return self.pooled[order], np.minimum(np.cumsum(self.probabilities(sample)[order]), 1.0)
+        values = self.pooled.ravel()
+        order = np.argsort(values, kind="stable")
+        mass = self.probabilities(sample)[order]
+        return values[order], mass, np.minimum(np.cumsum(mass, dtype=Long).astype(float), 1.0)
 
 
 def fit_drm(samples: Sequence[Any], basis: Basis, reference: int = 0) -> DensityRatioFit:
@@ -173,16 +185,16 @@ def fit_drm(samples: Sequence[Any], basis: Basis, reference: int = 0) -> Density
     others = np.array([i for i in range(len(counts)) if i != reference])
     whitening = Whitening.fitted(features)
     coefficients = np.zeros((len(counts), 1 + d))
-    coefficients[others], iterations = _newton(whitening.rows, sample, others, np.log(np.array(counts) / n))
+    coefficients[others], iterations = maximised(whitening.rows, sample, others, np.log(np.array(counts) / n))
     as_it_came = coefficients @ whitening.back.T
-    log_ratios = whitening.rows @ coefficients.T
-    log_mixture = logsumexp(log_ratios + np.log(np.array(counts) / n), axis=1)
-    log_el = float((log_ratios[np.arange(n), sample] - log_mixture).sum() - n * np.log(n))
+    scores = whitening.rows @ coefficients.T + np.log(np.array(counts) / n)
+    sizes = np.array(counts, np.float64)
+    log_el = log_shares(scores, sample) - float(sizes @ np.log(sizes))  # Σ_j log ρ_i is taken back, and − n log n
     return DensityRatioFit(
         gamma=as_it_came[:, 0],
         xi=as_it_came[:, 1:],
         log_el=log_el,
-        weights=np.exp(-log_mixture) / n,
+        weights=np.exp(-logsumexp(scores, axis=1)) / n,
         counts=counts,
         reference=reference,
         iterations=iterations,
@@ -194,7 +206,7 @@ def fit_drm(samples: Sequence[Any], basis: Basis, reference: int = 0) -> Density
 
 
 def _pooled(samples: Sequence[Any]) -> tuple[Array, tuple[int, ...]]:
-    arrays = [np.asarray(sample, np.float64) for sample in samples]
+    arrays = [_numbers(i, sample) for i, sample in enumerate(samples)]
     if len(arrays) < 2:
         raise FedSPMError(f"at least two samples are needed, {len(arrays)} given")
     for i, array in enumerate(arrays):
@@ -207,136 +219,18 @@ def _pooled(samples: Sequence[Any]) -> tuple[Array, tuple[int, ...]]:
     return np.concatenate(arrays), tuple(map(len, arrays))
 
 
+def _numbers(i: int, sample: Any) -> Array:
+    try:
+        return np.asarray(sample, np.float64)
+    except (ValueError, TypeError) as error:
+        raise FedSPMError(f"sample {i} has no numbers in rows of one length: {error}") from error
+
+
 def _features(basis: Basis, rows: Array) -> Array:
     features = np.asarray(basis(rows), np.float64)
     features = features[:, None] if features.ndim == 1 else features
-    if features.ndim != 2 or len(features) != len(rows):
+    if features.ndim != 2 or len(features) != len(rows) or features.shape[1] == 0:
         raise FedSPMError(f"the basis made an array of shape {features.shape} of {len(rows)} rows; expected (n, d)")
     if not np.isfinite(features).all():
         raise FedSPMError("the basis made values that are not finite")
     return features
-
-
-@dataclass(frozen=True)
-class Whitening:
-    """(1, q) made uncorrelated with unit variance: everything is computed there, far from the origin or not."""
-
-    rows: Array  # of the pooled samples, (n, 1 + d)
-    back: Array  # maps coefficients of the whitened columns to those of (1, q)
-    mean: Array
-    slopes: Array  # (q − mean) @ slopes are the whitened columns
-
-    @classmethod
-    def fitted(cls, features: Array) -> "Whitening":
-        n, d = features.shape
-        mean, spread = features.mean(0), features.std(0)
-        constant = spread <= 1e-12 * np.maximum(np.abs(features).max(0), 1e-300)
-        if constant.any():
-            raise FedSPMError(f"column {int(np.argmax(constant))} of the basis is constant; γ plays that part already")
-        q, r = np.linalg.qr((features - mean) / spread)
-        if np.abs(r.diagonal()).min() <= 1e-11 * np.abs(r.diagonal()).max():
-            column = int(np.argmin(np.abs(r.diagonal())))
-            raise FedSPMError(f"column {column} of the basis depends linearly on the others; leave one out")
-        slopes = np.linalg.inv(r) * n**0.5 / spread[:, None]
-        back = np.eye(1 + d)
-        back[1:, 1:] = slopes
-        back[0, 1:] = -mean @ slopes
-        return cls(np.c_[np.ones(n), q * n**0.5], back, mean, slopes)
-
-    def of(self, features: Array) -> Array:
-        return np.asarray(np.c_[np.ones(len(features)), (features - self.mean) @ self.slopes])
-
-
-def _newton(z: Array, sample: Array, others: Array, offsets: Array) -> tuple[Array, int]:
-    """Maximise the dual over β (m − 1, 1 + d) by Newton's method with a line search."""
-    n, size = z.shape
-    own = np.zeros((n, len(offsets)))
-    own[np.arange(n), sample] = 1
-
-    def scores(beta: Array) -> Array:
-        all_scores = np.tile(offsets, (n, 1))
-        all_scores[:, others] += z @ beta.T
-        return all_scores
-
-    def value(all_scores: Array) -> float:
-        return float((all_scores[np.arange(n), sample] - logsumexp(all_scores, axis=1)).sum())
-
-    beta = np.zeros((len(others), size))
-    all_scores = scores(beta)
-    now = value(all_scores)
-    smallest = np.inf
-    for iteration in range(1, ITERATIONS + 1):
-        share = np.exp(all_scores - logsumexp(all_scores, axis=1, keepdims=True))
-        gradient = ((own - share)[:, others].T @ z).ravel()
-        step = _solved(_information(share[:, others], z), gradient)
-        if step is None:
-            break  # the information has vanished: separated, as far as can be told
-        gain = float(gradient @ step)
-        largest = float(np.abs(step).max())
-        if largest <= 1e-13 * (1 + np.abs(beta).max()) or (largest < 1e-9 and largest >= smallest / 2):
-            return beta, iteration
-        smallest = min(smallest, largest)
-        length = 1.0
-        while True:
-            candidate = beta + length * step.reshape(beta.shape)
-            all_scores = scores(candidate)
-            after = value(all_scores)
-            if after >= now + 1e-4 * length * gain - 1e-12 * abs(now) or length < 1e-10:
-                break
-            length /= 2
-        beta, now = candidate, after
-        if iteration % 25 == 0 and _separated(z, sample, len(offsets)):
-            break
-    if _separated(z, sample, len(offsets)):
-        raise Separated(
-            "the samples are separated by the basis: some direction tells them apart without error, so the likelihood "
-            "has no maximum; use fewer basis functions or more data"
-        )
-    raise FedSPMError(f"the fit did not converge in {iteration} iterations: the samples are nearly separated")
-
-
-def _information(share: Array, z: Array) -> Array:
-    """Σ_j (diag(p_j) − p_j p_jᵀ) ⊗ z_j z_jᵀ, (k(1 + d), k(1 + d)) for k samples."""
-    k, size = share.shape[1], z.shape[1]
-    blocks = np.empty((k, size, k, size))
-    for a in range(k):
-        for b in range(a, k):
-            weight = share[:, a] * ((a == b) - share[:, b])
-            blocks[a, :, b] = (z * weight[:, None]).T @ z
-            blocks[b, :, a] = blocks[a, :, b].T
-    return blocks.reshape(k * size, k * size)
-
-
-def _equilibrated(matrix: Array) -> tuple[Array, Array]:
-    size = np.sqrt(matrix.diagonal().clip(min=0))
-    size[size == 0] = 1
-    return matrix / size / size[:, None], size
-
-
-def _solved(matrix: Array, right: Array) -> Array | None:
-    scaled, size = _equilibrated(matrix)
-    try:
-        factor = np.linalg.cholesky(scaled)
-    except np.linalg.LinAlgError:
-        return None
-    return np.asarray(np.linalg.solve(factor.T, np.linalg.solve(factor, right / size)) / size)
-
-
-def _inverse(matrix: Array) -> Array:
-    scaled, size = _equilibrated(matrix)
-    return np.asarray(np.linalg.inv(scaled) / size / size[:, None])
-
-
-def _separated(z: Array, sample: Array, m: int) -> bool:
-    """Is there β with (β_own − β_k)ᵀ z_j ≥ 0 for all rows j and samples k, not all of them zero?"""
-    n, size = z.shape
-    rows = []
-    for k in range(m):
-        mine = np.flatnonzero(sample != k)
-        block = np.zeros((len(mine), m, size))
-        block[np.arange(len(mine)), sample[mine]] = z[mine]
-        block[:, k] -= z[mine]
-        rows.append(block.reshape(len(mine), m * size))
-    constraints = np.concatenate(rows)
-    found = linprog(-constraints.sum(0), A_ub=-constraints, b_ub=np.zeros(len(constraints)), bounds=(-1, 1))
-    return bool(found.status == 0 and -found.fun > 1e-7 * n)

@@ -7,20 +7,27 @@ Given rows g_j ∈ R^q, find λ with
 then the baseline weights r_j = 1 / (n (1 + λᵀ g_j)) sum to one and satisfy Σ_j r_j g_j = 0. λ minimises the convex
 function D(λ) = −Σ_j log(1 + λᵀ g_j), and Newton's step for it is a least-squares problem: with
 A_j = g_j / (1 + λᵀ g_j), the gradient is −Aᵀ1 and the Hessian AᵀA, so the step minimises ‖A δ − 1‖.
+
+Where zero is only just inside the hull, λ is large and 1 + λᵀ g_j cancels. So rows and columns are scaled by powers of
+two, which changes no digit of g, and 1 + λᵀ g_j and the gradient are summed in long double where the machine has it.
 """
 
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike
-from scipy.optimize import linprog
 
 from fedspm.errors import FedSPMError
+from fedspm.likelihood.separation import on_face, separates, separating
 
 TOLERANCE = 1e-9  # of |Σr − 1| and |Σ r g|
-DEPENDENT = 1e-11  # singular values below this share of the largest count as zero
+DEPENDENT = 1e-13  # singular values below this share of the largest count as zero
+INSIDE = 0.05  # how much of 1 + λᵀ g_j the first λ must leave: one that only just fits is worse than zero
 QUADRATIC = 0.25  # Newton decrement from which full steps of a self-concordant function converge quadratically
-ITERATIONS = 200
+RISING = 1e-6  # a step along which no log's argument falls by more of itself may separate
+GLANCE = 25  # iterations after which a step that goes on and on is looked at more closely
+ITERATIONS = 300
+Long = np.longdouble
 Array = np.ndarray
 
 
@@ -54,27 +61,31 @@ def solve_multipliers(g: ArrayLike | None = None, *, log_ratio: ArrayLike | None
     """λ and r for the (n, q) matrix g, or for g = exp(log_ratio) − 1, which never overflows."""
     rows = _rows(g, log_ratio)
     n, q = rows.scaled.shape
-    size = np.linalg.norm(rows.scaled, axis=0)
-    size[size == 0] = 1
-    v = rows.scaled / size  # columns of length one; in these units λ is λ · size
+    size = np.ldexp(1.0, _exponents(np.abs(rows.scaled).max(0)))
+    v = rows.scaled / size  # in these units λ is λ · size
     space = _RowSpace(v)
-    start = np.full(q, 1 / (q + 1)) * size
-    start = start if (rows.one + v @ start > 0).all() else np.zeros(q)
-    x, iterations = _newton(space.columns, rows.one, space.coordinates(start))
-    s = rows.one + space.columns @ x
+    start = size / (q + 1)
+    start = start if (rows.one + v @ start >= INSIDE * rows.one).all() else np.zeros(q)
+    x, s, iterations = _newton(v, rows.one, start, space)
+    if separates(v, x):  # λ runs away
+        raise Infeasible(_unit(x.astype(float) / size))
     tilted = v / s[:, None]
-    moments = np.abs(tilted.mean(0)) * size  # |Σ_j r_j g_j|: the scale of a row cancels
-    weights = np.exp(-rows.log_scale) / (n * s)
+    moments = (np.abs(tilted.mean(0)) * size).astype(float)  # |Σ_j r_j g_j|: the scale of a row cancels
+    weights = (rows.one / (n * s)).astype(float)
     residual = float(max(abs(weights.sum() - 1), moments.max(initial=0)))
     unbalanced = moments / np.maximum(1, np.abs(tilted).mean(0) * size)  # relative where g is large
     if not max(abs(weights.sum() - 1), unbalanced.max(initial=0)) <= TOLERANCE:
-        direction = _separating(v, space.back(x))
+        direction = separating(v, x.astype(float))
         if direction is not None:
-            direction = direction / size
-            raise Infeasible(direction / np.linalg.norm(direction))
+            raise Infeasible(_unit(direction / size))
         raise NotConverged(f"the multipliers did not converge in {iterations} iterations: residual {residual:.1e}")
     log_weights = -np.log(n) - rows.log_scale - np.log(s)
     return Multipliers(space.shortest(x, size), weights, float(log_weights.sum()), residual, iterations)
+
+
+def _unit(direction: Array) -> Array:
+    direction = direction / np.abs(direction).max()  # or the squares of a short one would vanish
+    return np.asarray(direction / np.linalg.norm(direction))
 
 
 class _RowSpace:
@@ -85,19 +96,12 @@ class _RowSpace:
         u, values, vt = np.linalg.svd(r)
         kept = values > DEPENDENT * max(values[0], 1e-300)
         self.columns = q @ u[:, : len(values)][:, kept]
-        self._v, self._values, self._axes = v, values[kept], vt[: len(values)][kept]
+        self.back = vt[: len(values)][kept].T / values[kept]  # v @ back are the columns
         self._null = np.concatenate([vt[: len(values)][~kept], vt[len(values) :]])
-
-    def coordinates(self, x: Array) -> Array:
-        return np.asarray(self.columns.T @ (self._v @ x))
-
-    def back(self, x: Array) -> Array:
-        """The shortest of the coefficients of v that say the same."""
-        return np.asarray(self._axes.T @ (x / self._values))
 
     def shortest(self, x: Array, size: Array) -> Array:
         """Of all λ with the same weights the shortest, in the units of g."""
-        found = self.back(x) / size
+        found = (x / size).astype(float)
         if not len(self._null):
             return np.asarray(found)
         basis = np.linalg.qr((self._null / size).T)[0]
@@ -123,42 +127,54 @@ def _rows(g: ArrayLike | None, log_ratio: ArrayLike | None) -> _Rows:
     if np.isnan(given).any() or (given == np.inf).any() or (log_ratio is None and np.isinf(given).any()):
         raise FedSPMError("the matrix has values that are not finite")
     if log_ratio is None:
-        log_scale = np.log(np.maximum(1, np.abs(given).max(1)))
-        scale = np.exp(-log_scale)
-        return _Rows(given * scale[:, None], scale, log_scale)
-    log_scale = np.maximum(0, given.max(1))
-    scale = np.exp(-log_scale)
-    small = given < 30  # there expm1 is exact where the ratio is near one, and does not overflow
-    ratio = np.exp(np.where(small, -np.inf, given) - log_scale[:, None]) - scale[:, None]
-    near = np.expm1(np.where(small, given, 0)) * scale[:, None]
-    return _Rows(np.where(small, near, ratio), scale, log_scale)
+        exponent = np.maximum(0, _exponents(np.abs(given).max(1)))
+        scaled = np.ldexp(given, -exponent[:, None])
+    else:
+        exponent = np.ceil(np.maximum(0, given.max(1)) / np.log(2)).astype(int)
+        far = given > 700  # its exponential may overflow, and does not notice the one
+        near = np.ldexp(np.expm1(np.where(far, 0, given)), -exponent[:, None])
+        scaled = np.where(far, np.exp(np.where(far, given, 0) - exponent[:, None] * np.log(2)), near)
+    return _Rows(scaled, np.ldexp(1.0, -exponent), exponent * np.log(2))
 
 
-def _newton(v: Array, one: Array, x: Array) -> tuple[Array, int]:
-    """Minimise −Σ log(one + v x) by Newton's method, kept where all arguments are positive.
+def _exponents(largest: Array) -> Array:
+    """e with 2ᵉ⁻¹ ≤ largest < 2ᵉ, zero for zero"""
+    return np.asarray(np.frexp(largest)[1])
 
-    If it meets a direction along which all of them grow, which rules out a minimum, it returns that.
+
+def _newton(v: Array, one: Array, start: Array, space: _RowSpace) -> tuple[Array, Array, int]:
+    """Minimise −Σ log s, s = one + v x, by Newton's method, kept where all of s is positive; returns x, s, iterations.
+
+    If it meets a direction along which no s falls and some grow, which rules out a minimum, it returns that.
     """
-    s = one + v @ x
-    if v.shape[1] == 0:  # every g is zero
-        return x, 0
+    wide = v.astype(Long)
+    x = start.astype(Long)
+    s = one + wide @ x
+    if space.columns.shape[1] == 0:  # every g is zero
+        return x, s, 0
     previous = np.inf
     for iteration in range(1, ITERATIONS + 1):
-        a = v / s[:, None]
-        step = _least_squares(a)
-        along = a @ step  # how far each log's argument moves, relative to itself
-        if along.min() > 0:  # every log can grow for ever: a proof that there is no minimum
-            return step, iteration
+        a = space.columns / s.astype(float)[:, None]
+        upwards = (space.back.T @ (wide.T @ (1 / s))).astype(float)
+        step = space.back @ _newton_step(a, upwards)
+        moving = wide @ step
+        along = (moving / s).astype(float)  # how far each log's argument moves, relative to itself
+        if along.min() > -RISING and separates(v, step):
+            return step, s, iteration
         decrement = float(np.linalg.norm(along))
-        if decrement <= 1e-13 * len(s) ** 0.5 or (decrement < 1e-8 and decrement > previous / 2):
-            return x, iteration
+        if decrement <= 1e-15 * len(s) ** 0.5 or (decrement < 1e-6 and decrement > previous / 2):
+            return x, s, iteration
         previous = decrement
-        length = 1.0 if decrement < QUADRATIC else _line_search(along)
-        x = x + length * step
-        s = one + v @ x
-        if not (s > 0).all():  # rounding at the edge of the feasible set
-            return x - length * step, iteration
-    return x, ITERATIONS
+        far = decrement >= QUADRATIC
+        length = _line_search(along) if far else 1.0
+        moved = x + length * step
+        after = s + length * moving if far else one + wide @ moved
+        if not (after > 0).all():  # rounding at the edge of the feasible set
+            return x, s, iteration
+        x, s = moved, after
+        if iteration % GLANCE == 0 and (found := on_face(v, step)) is not None:
+            return found, s, iteration
+    return x, s, ITERATIONS
 
 
 def _line_search(along: Array) -> float:
@@ -171,32 +187,18 @@ def _line_search(along: Array) -> float:
     return length
 
 
-def _least_squares(a: Array) -> Array:
-    """argmin ‖a x − 1‖ of smallest norm in equilibrated columns.
+def _newton_step(a: Array, right: Array) -> Array:
+    """x with aᵀa x = right, of smallest norm in equilibrated columns.
 
     By the normal equations where they keep half of the digits, which is plenty for a step that is corrected by the
     next; else from a QR factorisation, which tells dependent columns from nearly dependent ones.
     """
-    normal, right = a.T @ a, a.sum(0)
+    normal = a.T @ a
     size = np.sqrt(normal.diagonal().copy())
     size[size == 0] = 1
     values, vectors = np.linalg.eigh(normal / size / size[:, None])
     if values[0] > 1e-9:
         return np.asarray(vectors @ (vectors.T @ (right / size) / values) / size)
-    q, r = np.linalg.qr(a / size)
-    u, values, vt = np.linalg.svd(r, full_matrices=False)
-    kept = values > DEPENDENT * values[0] if values[0] > 0 else np.zeros(len(values), bool)
-    projected = u.T[kept] @ q.sum(0)
-    return np.asarray(vt[kept].T @ (projected / values[kept]) / size)
-
-
-def _separating(v: Array, x: Array) -> Array | None:
-    """A direction d with v d ≥ 0 and v d ≠ 0; there is one if and only if the system has no solution."""
-    along = v @ x
-    if (along >= 0).all() and along.max() > 0:
-        return x
-    found = linprog(-v.sum(0), A_ub=-v, b_ub=np.zeros(len(v)), bounds=(-1, 1), method="highs")
-    if found.status != 0:
-        return None
-    along = v @ found.x  # the program allows small violations: what it found must separate beyond them
-    return np.asarray(found.x) if along.max() > 0 and along.min() >= -1e-9 * along.max() else None
+    _, values, vt = np.linalg.svd(np.linalg.qr(a / size, mode="r"), full_matrices=False)
+    kept = values > DEPENDENT * values[0]
+    return np.asarray(vt[kept].T @ (vt[kept] @ (right / size) / values[kept] ** 2) / size)
