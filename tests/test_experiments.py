@@ -12,6 +12,7 @@ from fedspm.experiments.records import Records
 from fedspm.experiments.results import (
     bridge_table,
     missing,
+    panel_methods,
     panel_tables,
     reductions,
     same_seeds,
@@ -132,6 +133,8 @@ def test_rows_stand_beside_those_with_the_same_seeds(tmp_path):
     assert same_seeds(second) == [second]
     strangers = [each for each in lines if (each["method"], each["seed"]) in {("ditto", 0), ("fedavg", 1)}]
     assert same_seeds(strangers) == [strangers]
+    compared = panel_methods(plan, recorded(tmp_path / "cells.jsonl", lines), "fashion-mnist")
+    assert [list(method.curves) for method in compared] == [[0], [0], [0]]
     page = "\n".join(panel_tables(plan, recorded(tmp_path / "cells.jsonl", lines), plan.panel("fashion-mnist")))
     seed_0, over_seeds = page.split("Seeds 0, 1, 2:")
     assert "**80.00** <sup>(1)</sup>" in seed_0

@@ -43,7 +43,9 @@ def write_results(plan: Plan, records: Records, folder: Path, command: str) -> R
 
 
 def panel_methods(plan: Plan, records: Records, panel: str) -> list[Method]:
-    return _titled(plan, records.of_panel(panel, plan))
+    """Rows of a panel over the seeds that all of them have."""
+    lines = records.of_panel(panel, plan)
+    return _titled(plan, same_seeds(lines)[0]) if lines else []
 
 
 def _titled(plan: Plan, lines: Sequence[Record]) -> list[Method]:
