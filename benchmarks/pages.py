@@ -6,11 +6,11 @@
 import re
 from pathlib import Path
 
-from fedspm.comparison import method_rows
+from fedspm.comparison import CONFIDENCE, method_rows
 from fedspm.experiments import load_plan
 from fedspm.experiments.records import Records
-from fedspm.experiments.results import bridge_table, missing, panel_tables, reductions
-from fedspm.tables import MARKDOWN, REACHED, accuracy_rows, markdown_table
+from fedspm.experiments.results import bridge_table, missing, panel_tables, reductions, same_seeds
+from fedspm.tables import MARKDOWN, REACHED, accuracy_rows, difference_rows, markdown_table
 
 ROOT = Path(__file__).parents[1]
 PLAN = load_plan("table1")
@@ -62,8 +62,17 @@ def section(name: str) -> str:
 
 
 def table() -> str:
-    """The README's: all methods with the default preset."""
-    return "\n".join(markdown_table(REACHED, accuracy_rows(method_rows(lines(PANELS["default"])), MARKDOWN)))
+    """The README's: all methods with the default preset, and those that have more seeds over all of them."""
+    shown = []
+    for group in same_seeds(records("table1").of_panel(PANELS["default"], PLAN)):
+        methods, seeds = method_rows(group), sorted({line["seed"] for line in group})
+        if len(seeds) > 1:
+            shown.append(f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}:")
+        shown.append("\n".join(markdown_table(REACHED, accuracy_rows(methods, MARKDOWN))))
+        if len(seeds) > 1:
+            shown.append(f"Difference to the best in points, paired by seed, with its {CONFIDENCE:.0%} interval:")
+            shown.append("\n".join(markdown_table(REACHED, difference_rows(methods, MARKDOWN))))
+    return "\n\n".join(shown)
 
 
 def tables(experiment: str) -> str:

@@ -131,6 +131,10 @@ def test_rows_stand_beside_those_with_the_same_seeds(tmp_path):
     assert {(each["method"], each["seed"]) for each in first} == {("fedavg", 0), ("ditto", 0), ("fedspm-1x", 0)}
     assert {each["method"] for each in second} == {"fedavg", "fedspm-1x"}
     assert same_seeds(second) == [second]
+    three_two_one = [each for each in lines if (each["method"], each["seed"]) != ("fedavg", 2)]
+    assert {(each["method"], each["seed"]) for each in same_seeds(three_two_one)[1]} == {
+        (method, seed) for method in ("fedavg", "fedspm-1x") for seed in (0, 1)
+    }
     strangers = [each for each in lines if (each["method"], each["seed"]) in {("ditto", 0), ("fedavg", 1)}]
     assert same_seeds(strangers) == [strangers]
     compared = panel_methods(plan, recorded(tmp_path / "cells.jsonl", lines), "fashion-mnist")

@@ -72,6 +72,10 @@ CASES = {
         lambda x: np.c_[x, x + 1e-7 * x**2],
     ),
     "nearly separated": ([np.array([0, 1, 2, 3 + 1e-6]), np.array([3.0, 4, 5])], lambda x: x[:, None]),
+    "mostly zero": (
+        [np.random.default_rng(i).normal(i / 2, 1, 40) for i in range(2)],
+        lambda x: np.c_[x, np.maximum(x - 1, 0)],
+    ),
     "very different sizes": (
         [np.random.default_rng(1).normal(size=5), np.random.default_rng(2).normal(0.3, 1, 200)],
         lambda x: x[:, None],
@@ -176,6 +180,9 @@ def test_nearly_separated_samples_converge_and_separated_ones_say_so():
         fit_drm([np.r_[low, 1.0], np.r_[high, 1.0]], basis=lambda x: x)
     with pytest.raises(Separated):  # one of three
         fit_drm([low, random.uniform(0, 1, 50), high], basis=lambda x: x)
+    tail = [np.random.default_rng(13).normal(0.2 * i, 1, 80) for i in range(3)]
+    with pytest.raises(Separated):  # by a column that is zero for most
+        fit_drm([tail[0].clip(max=2), *tail[1:]], basis=lambda x: np.c_[x, np.maximum(x - 1, 0), np.maximum(x - 2, 0)])
     with pytest.raises(Separated):  # whole numbers that a slanted line tells apart, some of them on it
         fit_drm([[[1, 1], [1, 0], [0, 0], [0, 1]], [[2, 1], [1, 1], [2, 0], [1, 0]]], basis=lambda x: x)
     fit = fit_drm([np.r_[low, 1.001], np.r_[high, 0.999]], basis=lambda x: x)
@@ -192,6 +199,7 @@ def test_nearly_separated_samples_converge_and_separated_ones_say_so():
         (lambda x: x[:3], "expected"),
         (lambda x: x[:, None] ** np.arange(1, 200), "too many for 155 rows"),
         (lambda x: np.empty((len(x), 0)), "expected"),
+        (lambda x: ["a"] * len(x), "does not hold numbers"),
     ],
 )
 def test_a_bad_basis_gets_a_sentence(samples, basis, sentence):
@@ -205,13 +213,14 @@ def test_bad_samples_get_a_sentence(samples):
         ([samples[0], []], "sample 1"),
         ([samples[0], np.ones((3, 2))], "sample 1 has rows"),
         ([samples[0], [1.0, np.nan]], "not finite"),
-        ([samples[0], ["a", "b"]], "sample 1 has no numbers"),
-        ([samples[0], [[1.0], [1.0, 2.0]]], "sample 1 has no numbers"),
+        ([samples[0], ["a", "b"]], "sample 1 does not hold numbers"),
+        ([samples[0], [[1.0], [1.0, 2.0]]], "sample 1 does not hold numbers"),
     ):
         with pytest.raises(FedSPMError, match=sentence):
             fit_drm(wrong, quadratic)
-    with pytest.raises(FedSPMError, match="reference"):
-        fit_drm(samples, quadratic, reference=3)
+    for wrong in (3, -1):
+        with pytest.raises(FedSPMError, match="reference"):
+            fit_drm(samples, quadratic, reference=wrong)
 
 
 def test_the_summary_can_be_read(fit):

@@ -9,7 +9,7 @@ import torch
 
 
 def cores() -> int:
-    """Cores that this process may use: a batch system, a container or `taskset` may leave it some of the machine's."""
+    """Cores that this process may use: a batch system or `taskset` may leave it some of the machine's."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

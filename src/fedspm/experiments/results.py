@@ -4,8 +4,9 @@ Everything is written from cells.jsonl and the plan. What somebody concludes sta
 by hand, and is taken into the page as it is.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import combinations
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -29,10 +30,12 @@ def write_results(plan: Plan, records: Records, folder: Path, command: str) -> R
     if reached:
         less = reductions(plan, records)
         mark = [f"**Reduced:** {'; '.join(less)}.", ""] if less else []
-        write_atomically(folder / "table.md", "\n".join([*mark, *summary(plan, reached, MARKDOWN), ""]))
+        over = [f"{plan.panel(name).title}: {_seeds(methods[0].curves).lower()}" for name, methods in reached.items()]
         write_atomically(
-            folder / "table.tex", "\n".join([*(f"% reduced: {each}" for each in less), latex(plan, reached)])
+            folder / "table.md", "\n".join([*mark, f"{'; '.join(over)}.", "", *summary(plan, reached, MARKDOWN), ""])
         )
+        notes = [*(f"% reduced: {each}" for each in less), *(f"% {each}" for each in over)]
+        write_atomically(folder / "table.tex", "\n".join([*notes, latex(plan, reached)]))
         if figure := picture(plan, records, reached):
             if less:
                 figure.suptitle(f"reduced: {'; '.join(less)}", fontsize=7)
@@ -58,16 +61,23 @@ def _titled(plan: Plan, lines: Sequence[Record]) -> list[Method]:
 
 def same_seeds(lines: Sequence[Record]) -> list[list[Record]]:
     """Lines that belong into one table, since another seed is another partition: all rows with the seeds that every one
-    of them has, then, where some have more, those with the most. Rows without a common seed stay together."""
-    seeds: dict[str, set[int]] = {}
+    of them has, then, where two rows or more share others, those with the most. Rows without a common seed stay
+    together."""
+    seeds: dict[str, frozenset[int]] = {}
     for line in lines:
-        seeds.setdefault(line["method"], set()).add(line["seed"])
-    common, most = set.intersection(*seeds.values()), max(seeds.values(), key=len)
-    if not common or common == most:
+        seeds[line["method"]] = seeds.get(line["method"], frozenset()) | {line["seed"]}
+    common = frozenset.intersection(*seeds.values())
+
+    def rows(wanted: frozenset[int]) -> int:
+        return sum(wanted <= having for having in seeds.values())
+
+    pairs = {one & other for one, other in combinations(seeds.values(), 2)}
+    most = max(pairs, key=lambda wanted: (len(wanted), rows(wanted)), default=common)
+    if not common:
         return [list(lines)]
     return [
         [line for line in lines if line["seed"] in wanted and wanted <= seeds[line["method"]]]
-        for wanted in (common, most)
+        for wanted in ((common, most) if len(most) > len(common) else (common,))
     ]
 
 
@@ -161,8 +171,9 @@ def panel_tables(plan: Plan, records: Records, panel: Panel) -> list[str]:
     return text
 
 
-def _seeds(numbers: Sequence[int]) -> str:
-    return f"Seed{'s' if len(numbers) > 1 else ''} {', '.join(map(str, numbers))}"
+def _seeds(numbers: Iterable[int]) -> str:
+    text = ", ".join(map(str, sorted(numbers)))
+    return f"Seed{'s' if ',' in text else ''} {text}"
 
 
 def bridges(plan: Plan, records: Records) -> dict[str, Bridge]:

@@ -20,6 +20,7 @@ from scipy.stats import chi2, norm
 
 from fedspm.errors import FedSPMError
 from fedspm.likelihood.dual import information, inverse, log_shares, maximised, shares
+from fedspm.likelihood.numbers import as_numbers
 from fedspm.likelihood.whitening import Whitening
 
 Array = np.ndarray
@@ -98,7 +99,7 @@ class DensityRatioFit:
 
     def density_ratio(self, x: Any) -> Array:
         """dP_i/dG at new points, (n, m): (n,) of them or one where samples hold scalars, (n, k) or (k,) of vectors."""
-        points, row = np.asarray(x, np.float64), self.pooled.shape[1:]
+        points, row = as_numbers("x", x), self.pooled.shape[1:]
         points = points[None] if points.shape == row else points
         if points.ndim != self.pooled.ndim or points.shape[1:] != row:
             expected = f"(n, {row[0]})" if row else "(n,)"
@@ -112,14 +113,14 @@ class DensityRatioFit:
     def cdf(self, sample: int, points: Any) -> Array:
         """F_i at some points, for samples of scalars."""
         values, _, cumulative = self._steps(sample)
-        wanted = np.asarray(points, np.float64)
+        wanted = as_numbers("points", points)
         below = np.searchsorted(values, wanted, side="right")
         return np.where(np.isnan(wanted), np.nan, np.r_[0.0, cumulative][below])
 
     def quantile(self, sample: int, levels: Any) -> Array:
         """The smallest pooled value at which F_i reaches a level; for level 1 the largest that it gives any mass."""
         values, mass, cumulative = self._steps(sample)
-        wanted = np.asarray(levels, np.float64)
+        wanted = as_numbers("levels", levels)
         if not ((wanted >= 0) & (wanted <= 1)).all():
             raise FedSPMError("levels must lie between 0 and 1")
         last = np.flatnonzero(mass)[-1]
@@ -160,7 +161,7 @@ class DensityRatioFit:
         return "\n".join(lines)
 
     def _sample(self, sample: int) -> int:
-        if sample not in range(len(self.counts)):
+        if np.ndim(sample) or sample not in range(len(self.counts)):
             raise FedSPMError(f"there is no sample {sample}; there are samples 0 to {len(self.counts) - 1}")
         return int(sample)
 
@@ -177,7 +178,7 @@ class DensityRatioFit:
 def fit_drm(samples: Sequence[Any], basis: Basis, reference: int = 0) -> DensityRatioFit:
     """Fit the model to m samples of scalars (n_i,) or vectors (n_i, k); `basis` maps rows to (n, d)."""
     pooled, counts = _pooled(samples)
-    if not 0 <= reference < len(counts):
+    if reference not in range(len(counts)):
         raise FedSPMError(f"reference = {reference}: there are samples 0 to {len(counts) - 1}")
     features = _features(basis, pooled)
     n, d = features.shape
@@ -206,7 +207,7 @@ def fit_drm(samples: Sequence[Any], basis: Basis, reference: int = 0) -> Density
 
 
 def _pooled(samples: Sequence[Any]) -> tuple[Array, tuple[int, ...]]:
-    arrays = [_numbers(i, sample) for i, sample in enumerate(samples)]
+    arrays = [as_numbers(f"sample {i}", sample) for i, sample in enumerate(samples)]
     if len(arrays) < 2:
         raise FedSPMError(f"at least two samples are needed, {len(arrays)} given")
     for i, array in enumerate(arrays):
@@ -219,15 +220,8 @@ def _pooled(samples: Sequence[Any]) -> tuple[Array, tuple[int, ...]]:
     return np.concatenate(arrays), tuple(map(len, arrays))
 
 
-def _numbers(i: int, sample: Any) -> Array:
-    try:
-        return np.asarray(sample, np.float64)
-    except (ValueError, TypeError) as error:
-        raise FedSPMError(f"sample {i} has no numbers in rows of one length: {error}") from error
-
-
 def _features(basis: Basis, rows: Array) -> Array:
-    features = np.asarray(basis(rows), np.float64)
+    features = as_numbers("what the basis makes", basis(rows))
     features = features[:, None] if features.ndim == 1 else features
     if features.ndim != 2 or len(features) != len(rows) or features.shape[1] == 0:
         raise FedSPMError(f"the basis made an array of shape {features.shape} of {len(rows)} rows; expected (n, d)")

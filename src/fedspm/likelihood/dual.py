@@ -32,7 +32,8 @@ def maximised(z: Array, sample: Array, others: Array, offsets: Array) -> tuple[A
     beta = np.zeros((len(others), size))
     all_scores = scores(beta)
     now = log_shares(all_scores, sample)
-    smallest = np.inf
+    previous = np.inf
+    apart = False
     for iteration in range(1, ITERATIONS + 1):
         share, rest = shares(all_scores, sample)
         pull = -share
@@ -43,9 +44,9 @@ def maximised(z: Array, sample: Array, others: Array, offsets: Array) -> tuple[A
             break  # the information has vanished: separated, as far as can be told
         gain = float(gradient @ step)
         moving = float(np.abs(z @ step.reshape(beta.shape).T).max())  # how far a score goes: about 1 where all separate
-        if moving <= 1e-14 or (gain < 1e-10 and gain >= smallest / 2 and moving < 1e-2):
+        if moving <= 1e-14 or (gain < 1e-10 and gain >= previous / 2 and moving < 1e-2):
             return beta, iteration
-        smallest = gain
+        previous = gain
         length = 1.0
         while True:
             candidate = beta + length * step.reshape(beta.shape)
@@ -55,9 +56,9 @@ def maximised(z: Array, sample: Array, others: Array, offsets: Array) -> tuple[A
                 break
             length /= 2
         beta, now = candidate, after
-        if iteration % GLANCE == 0 and _separated(z, sample, others, beta):
+        if iteration % GLANCE == 0 and (apart := _separated(z, sample, others, beta)):
             break
-    if _separated(z, sample, others, beta):
+    if apart or _separated(z, sample, others, beta):
         raise Separated(
             "the samples are separated by the basis: some direction tells them apart without error, so the likelihood "
             "has no maximum; use fewer basis functions or more data"

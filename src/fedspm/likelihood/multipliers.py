@@ -18,12 +18,16 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from fedspm.errors import FedSPMError
+from fedspm.likelihood.numbers import as_numbers
 from fedspm.likelihood.separation import on_face, separates, separating
 
 TOLERANCE = 1e-9  # of |Σr − 1| and |Σ r g|
 DEPENDENT = 1e-13  # singular values below this share of the largest count as zero
-INSIDE = 0.05  # how much of 1 + λᵀ g_j the first λ must leave: one that only just fits is worse than zero
+INSIDE = 0.05  # of 1/(q + 1), which is left where all ratios vanish: what the first λ must leave, or zero is better
 QUADRATIC = 0.25  # Newton decrement from which full steps of a self-concordant function converge quadratically
+NEAR = 1e-3  # … and from which, or where columns are nearly parallel, sums are worth a long double
+PARALLEL = 1e-6  # smallest singular value, as a share of the largest
+LARGEST = 1e15  # log-ratio beyond which a difference of one is rounding
 RISING = 1e-6  # a step along which no log's argument falls by more of itself may separate
 GLANCE = 25  # iterations after which a step that goes on and on is looked at more closely
 ITERATIONS = 300
@@ -65,7 +69,7 @@ def solve_multipliers(g: ArrayLike | None = None, *, log_ratio: ArrayLike | None
     v = rows.scaled / size  # in these units λ is λ · size
     space = _RowSpace(v)
     start = size / (q + 1)
-    start = start if (rows.one + v @ start >= INSIDE * rows.one).all() else np.zeros(q)
+    start = start if (rows.one + v @ start >= INSIDE / (q + 1) * rows.one).all() else np.zeros(q)
     x, s, iterations = _newton(v, rows.one, start, space)
     if separates(v, x):  # λ runs away
         raise Infeasible(_unit(x.astype(float) / size))
@@ -80,7 +84,11 @@ def solve_multipliers(g: ArrayLike | None = None, *, log_ratio: ArrayLike | None
             raise Infeasible(_unit(direction / size))
         raise NotConverged(f"the multipliers did not converge in {iterations} iterations: residual {residual:.1e}")
     log_weights = -np.log(n) - rows.log_scale - np.log(s)
-    return Multipliers(space.shortest(x, size), weights, float(log_weights.sum()), residual, iterations)
+    with np.errstate(over="ignore"):
+        multipliers = space.shortest(x, size)
+    if not np.isfinite(multipliers).all():
+        raise NotConverged("the multipliers are larger than a number can be: g is too small; scale its columns")
+    return Multipliers(multipliers, weights, float(log_weights.sum()), residual, iterations)
 
 
 def _unit(direction: Array) -> Array:
@@ -97,6 +105,7 @@ class _RowSpace:
         kept = values > DEPENDENT * max(values[0], 1e-300)
         self.columns = q @ u[:, : len(values)][:, kept]
         self.back = vt[: len(values)][kept].T / values[kept]  # v @ back are the columns
+        self.parallel = bool(values[kept].min(initial=np.inf) < PARALLEL * values[0])
         self._null = np.concatenate([vt[: len(values)][~kept], vt[len(values) :]])
 
     def shortest(self, x: Array, size: Array) -> Array:
@@ -120,12 +129,16 @@ class _Rows:
 def _rows(g: ArrayLike | None, log_ratio: ArrayLike | None) -> _Rows:
     if (g is None) == (log_ratio is None):
         raise FedSPMError("give either g or log_ratio")
-    given = np.array(g if log_ratio is None else log_ratio, dtype=np.float64)
+    given = as_numbers("the matrix", g if log_ratio is None else log_ratio)
     given = given[:, None] if given.ndim == 1 else given
     if given.ndim != 2 or 0 in given.shape:
         raise FedSPMError(f"an (n, q) matrix is needed, not an array of shape {given.shape}")
     if np.isnan(given).any() or (given == np.inf).any() or (log_ratio is None and np.isinf(given).any()):
         raise FedSPMError("the matrix has values that are not finite")
+    if log_ratio is not None and given.max() > LARGEST:
+        raise FedSPMError(
+            f"log_ratio has a value of {given.max():.1e}; beyond {LARGEST:.0e} ratios cannot be told apart"
+        )
     if log_ratio is None:
         exponent = np.maximum(0, _exponents(np.abs(given).max(1)))
         scaled = np.ldexp(given, -exponent[:, None])
@@ -155,14 +168,15 @@ def _newton(v: Array, one: Array, start: Array, space: _RowSpace) -> tuple[Array
     previous = np.inf
     for iteration in range(1, ITERATIONS + 1):
         a = space.columns / s.astype(float)[:, None]
-        upwards = (space.back.T @ (wide.T @ (1 / s))).astype(float)
+        careful = space.parallel or previous < NEAR
+        upwards = (space.back.T @ (wide.T @ (1 / s))).astype(float) if careful else a.sum(0)
         step = space.back @ _newton_step(a, upwards)
-        moving = wide @ step
+        moving = (wide if careful else v) @ step
         along = (moving / s).astype(float)  # how far each log's argument moves, relative to itself
         if along.min() > -RISING and separates(v, step):
             return step, s, iteration
         decrement = float(np.linalg.norm(along))
-        if decrement <= 1e-15 * len(s) ** 0.5 or (decrement < 1e-6 and decrement > previous / 2):
+        if decrement <= 1e-15 * len(s) ** 0.5 or (careful and decrement < 1e-6 and decrement > previous / 2):
             return x, s, iteration
         previous = decrement
         far = decrement >= QUADRATIC
@@ -193,12 +207,15 @@ def _newton_step(a: Array, right: Array) -> Array:
     By the normal equations where they keep half of the digits, which is plenty for a step that is corrected by the
     next; else from a QR factorisation, which tells dependent columns from nearly dependent ones.
     """
-    normal = a.T @ a
-    size = np.sqrt(normal.diagonal().copy())
+    size = np.abs(a).max(0)
     size[size == 0] = 1
-    values, vectors = np.linalg.eigh(normal / size / size[:, None])
+    a = a / size
+    lengths = np.linalg.norm(a, axis=0)
+    lengths[lengths == 0] = 1
+    a, size = a / lengths, size * lengths
+    values, vectors = np.linalg.eigh(a.T @ a)
     if values[0] > 1e-9:
         return np.asarray(vectors @ (vectors.T @ (right / size) / values) / size)
-    _, values, vt = np.linalg.svd(np.linalg.qr(a / size, mode="r"), full_matrices=False)
+    _, values, vt = np.linalg.svd(np.linalg.qr(a, mode="r"), full_matrices=False)
     kept = values > DEPENDENT * values[0]
     return np.asarray(vt[kept].T @ (vt[kept] @ (right / size) / values[kept] ** 2) / size)

@@ -10,7 +10,7 @@ Array = np.ndarray
 EPSILON = float(np.finfo(np.float64).eps)
 NEGATIVE, POSITIVE = 8 * EPSILON, 64 * EPSILON  # of Σ_k |v_jk d_k|: what lies between is rounding of d
 NEARLY = (1e-12, 1e-9, 1e-6)  # of the same: what a search for d may leave of a zero
-NOTHING = 1e-12  # of the largest coordinate of d, where columns are of one size: a zero that was computed
+NOTHING = 1e-12  # of the largest coordinate of d: a zero that was computed
 
 
 def separates(v: Array, direction: Array) -> bool:

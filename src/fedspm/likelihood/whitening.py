@@ -18,8 +18,7 @@ class Whitening:
     """(1, q) made nearly uncorrelated with variances near one: all is computed there, far from the origin or not.
 
     Centre and spread are the median and the median distance from it, and a row far out counts for less: with mean and
-    variance a row of 10⁹ would leave all others in one place. How well it whitens is a matter of speed only; that it
-    is undone exactly is not, so it is done in long double.
+    variance a row of 10⁹ would leave all others in one place. It is done in long double, to be undone exactly.
     """
 
     rows: Array  # of the pooled samples, (n, 1 + d)
@@ -38,7 +37,8 @@ class Whitening:
             raise FedSPMError(f"column {int(np.argmax(constant))} of the basis is constant; γ plays that part already")
         centre = np.median(given, axis=0)
         distance = np.abs(given - centre)
-        spread = np.maximum(np.median(distance, axis=0), FAR * distance.max(0))
+        usual = np.nanmedian(np.where(distance > 0, distance, np.nan), axis=0)  # half of a column may be one value
+        spread = np.maximum(usual, FAR * distance.max(0))
         scaled = ((given - centre) / spread).astype(float)
         weight = 1 / (1 + np.abs(scaled).max(1, initial=0))
         r: Array = np.linalg.qr(np.c_[np.ones(n), scaled] * weight[:, None])[1]
