@@ -72,6 +72,7 @@ CASES = {
         lambda x: np.c_[x, x + 1e-7 * x**2],
     ),
     "nearly separated": ([np.array([0, 1, 2, 3 + 1e-6]), np.array([3.0, 4, 5])], lambda x: x[:, None]),
+    "overlap by 1e-7": ([np.array([0, 1, 2, 3 + 1e-7]), np.array([3.0, 4, 5])], lambda x: x[:, None]),
     "mostly zero": (
         [np.random.default_rng(i).normal(i / 2, 1, 40) for i in range(2)],
         lambda x: np.c_[x, np.maximum(x - 1, 0)],
