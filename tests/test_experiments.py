@@ -51,7 +51,8 @@ def recorded(path, lines):
 def test_every_cell_of_every_experiment_has_a_folder_and_settings_of_its_own(tmp_path, name):
     plan = load_plan(name)
     cells = plan_cells(plan, Narrowed(), tmp_path)
-    assert len(cells) == plan.size == len({cell.folder for cell in cells})
+    assert [(cell.panel, cell.row, cell.config.seed) for cell in cells] == plan.keys()
+    assert len({cell.folder for cell in cells}) == len(cells)
     assert len({cell.config.to_toml() for cell in cells}) == len(cells)
 
 
@@ -194,4 +195,13 @@ def test_an_experiment_runs_from_the_command_line_and_goes_on(tmp_path):
     assert "1 of 1 trainings" in again
     assert "reduced" in again
     assert fedspm("experiment", "table9", check=False).returncode == 1
-    assert "1 of 132" in fedspm("experiment", "list", "--out", tmp_path).stdout
+
+
+def test_the_list_counts_what_the_plan_wants(tmp_path):
+    plan = load_plan("table1")
+    planned = plan_cells(plan, Narrowed([0], ["fedavg", "feddrm"], ["fashion-mnist"]), tmp_path)
+    beyond = plan_cells(plan, Narrowed([7], ["fedavg"], ["fashion-mnist"], rounds=9), tmp_path)
+    recorded(tmp_path / "table1" / "cells.jsonl", [line(cell) for cell in planned])
+    assert "2 of 132 done  " in fedspm("experiment", "list", "--out", tmp_path).stdout
+    recorded(tmp_path / "table1" / "cells.jsonl", [line(cell) for cell in planned + beyond])
+    assert "2 of 132 done, reduced" in fedspm("experiment", "list", "--out", tmp_path).stdout

@@ -101,12 +101,16 @@ def _draw_shifts(wanted: "Narrowed", folder: Path) -> None:
 def _list(out: Path) -> None:
     from fedspm.experiments import EXPERIMENTS, load_plan
     from fedspm.experiments.records import Records
+    from fedspm.experiments.results import reductions
 
-    say(f"{SHIFTS:11} {'':16} One image under all shifts, labels and mixing weights of every client (appendix)")
+    say(f"{SHIFTS:11} {'':25} One image under all shifts, labels and mixing weights of every client (appendix)")
     for name in EXPERIMENTS:
         plan = load_plan(name)
-        done = f"{len(Records(out / name / 'cells.jsonl').lines)} of {plan.size} done"
-        say(f"{name:11} {done:16} {plan.title} ({plan.source})")
+        records = Records(out / name / "cells.jsonl")
+        done = f"{len(records.lines.keys() & plan.keys())} of {len(plan.keys())} done"
+        if reductions(plan, records):
+            done += ", reduced"
+        say(f"{name:11} {done:25} {plan.title} ({plan.source})")
 
 
 def _names(text: str | None) -> list[str] | None:

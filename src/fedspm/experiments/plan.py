@@ -17,6 +17,7 @@ from fedspm.nested import merged
 FOLDER = Path(__file__).parent
 EXPERIMENTS = ("table1", "table2", "momentum", "components", "isic", "ablation")  # in the order of the paper, ours last
 Rows = list[str] | dict[str, dict[str, Any]]
+Key = tuple[str, str, int]  # panel, row, seed
 
 
 class Panel(Strict):
@@ -41,9 +42,9 @@ class Plan(Strict):
     settings: dict[str, Any] = Field({}, description="of every training")
     panels: list[Panel]
 
-    @property
-    def size(self) -> int:
-        return len(self.panels) * len(self.rows) * len(self.seeds)
+    def keys(self) -> list[Key]:
+        """Every training of the plan, panel by panel, seed by seed."""
+        return [(panel.name, row, seed) for panel in self.panels for seed in self.seeds for row in self.rows]
 
     def row_names(self) -> list[str]:
         return list(self.rows)

@@ -10,12 +10,10 @@ from filelock import FileLock
 from fedspm.comparison import record, record_lines
 from fedspm.config import differences, recorded
 from fedspm.errors import DamagedFile, FedSPMError
-from fedspm.experiments.plan import Plan
+from fedspm.experiments.plan import Key, Plan
 from fedspm.files import write_atomically
 from fedspm.grid import Cell
 from fedspm.runs import Run
-
-Key = tuple[str, str, int]  # panel, row, seed
 
 
 class Records:
