@@ -3,6 +3,7 @@
 import mpmath
 import numpy as np
 import pytest
+import torch
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
@@ -216,6 +217,7 @@ def test_bad_samples_get_a_sentence(samples):
         ([samples[0], [1.0, np.nan]], "not finite"),
         ([samples[0], ["a", "b"]], "sample 1 does not hold numbers"),
         ([samples[0], [[1.0], [1.0, 2.0]]], "sample 1 does not hold numbers"),
+        ([samples[0], torch.ones(3, requires_grad=True)], "sample 1 does not hold numbers.*detach"),
     ):
         with pytest.raises(FedSPMError, match=sentence):
             fit_drm(wrong, quadratic)

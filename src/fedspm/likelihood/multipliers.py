@@ -13,6 +13,7 @@ two, which changes no digit of g, and 1 + λᵀ g_j and the gradient are summed 
 """
 
 from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -70,9 +71,9 @@ def solve_multipliers(g: ArrayLike | None = None, *, log_ratio: ArrayLike | None
     space = _RowSpace(v)
     start = size / (q + 1)
     start = start if (rows.one + v @ start >= INSIDE / (q + 1) * rows.one).all() else np.zeros(q)
-    x, s, iterations = _newton(v, rows.one, start, space)
-    if separates(v, x):  # λ runs away
-        raise Infeasible(_unit(x.astype(float) / size))
+    x, s, iterations, runs_away = _newton(v, rows.one, start, space)
+    if runs_away is not None:
+        raise Infeasible(_unit(runs_away / size))
     tilted = v / s[:, None]
     moments = (np.abs(tilted.mean(0)) * size).astype(float)  # |Σ_j r_j g_j|: the scale of a row cancels
     weights = (rows.one / (n * s)).astype(float)
@@ -155,16 +156,22 @@ def _exponents(largest: Array) -> Array:
     return np.asarray(np.frexp(largest)[1])
 
 
-def _newton(v: Array, one: Array, start: Array, space: _RowSpace) -> tuple[Array, Array, int]:
-    """Minimise −Σ log s, s = one + v x, by Newton's method, kept where all of s is positive; returns x, s, iterations.
+class _Newton(NamedTuple):
+    """Where Newton's method ended."""
 
-    If it meets a direction along which no s falls and some grow, which rules out a minimum, it returns that.
-    """
+    x: Array
+    s: Array
+    iterations: int
+    runs_away: Array | None = None  # a direction along which no s falls and some grow: there is no minimum
+
+
+def _newton(v: Array, one: Array, start: Array, space: _RowSpace) -> _Newton:
+    """Minimise −Σ log s, s = one + v x, by Newton's method, kept where all of s is positive."""
     wide = v.astype(Long)
     x = start.astype(Long)
     s = one + wide @ x
     if space.columns.shape[1] == 0:  # every g is zero
-        return x, s, 0
+        return _Newton(x, s, 0)
     previous = np.inf
     for iteration in range(1, ITERATIONS + 1):
         a = space.columns / s.astype(float)[:, None]
@@ -174,21 +181,21 @@ def _newton(v: Array, one: Array, start: Array, space: _RowSpace) -> tuple[Array
         moving = (wide if careful else v) @ step
         along = (moving / s).astype(float)  # how far each log's argument moves, relative to itself
         if along.min() > -RISING and separates(v, step):
-            return step, s, iteration
+            return _Newton(x, s, iteration, step)
         decrement = float(np.linalg.norm(along))
         if decrement <= 1e-15 * len(s) ** 0.5 or (careful and decrement < 1e-6 and decrement > previous / 2):
-            return x, s, iteration
+            return _Newton(x, s, iteration)
         previous = decrement
         far = decrement >= QUADRATIC
         length = _line_search(along) if far else 1.0
         moved = x + length * step
         after = s + length * moving if far else one + wide @ moved
         if not (after > 0).all():  # rounding at the edge of the feasible set
-            return x, s, iteration
+            return _Newton(x, s, iteration)
         x, s = moved, after
         if iteration % GLANCE == 0 and (found := on_face(v, step)) is not None:
-            return found, s, iteration
-    return x, s, ITERATIONS
+            return _Newton(x, s, iteration, found)
+    return _Newton(x, s, ITERATIONS)
 
 
 def _line_search(along: Array) -> float:

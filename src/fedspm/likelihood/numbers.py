@@ -13,5 +13,5 @@ def as_numbers(what: str, given: Any) -> np.ndarray:
         if np.iscomplexobj(given):
             raise ValueError("it is complex")
         return np.array(given, dtype=np.float64)
-    except (ValueError, TypeError) as error:
+    except (ValueError, TypeError, RuntimeError) as error:  # the last: a tensor that records gradients
         raise FedSPMError(f"{what} does not hold numbers in rows of one length: {error}") from error
