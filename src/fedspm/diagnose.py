@@ -32,8 +32,7 @@ def bridge_rows(found: Sequence[tuple[Run, str, Bridge | None]]) -> list[list[st
         if bridge is None:
             rows.append([*name, "–", "–", "–", "–", "all"])
             continue
-        figures = [bridge.gradient[-1], bridge.gamma2, bridge.epsilon[-1], bridge.delta[-1]]
-        rows.append([*name, *(f"{value:.3g}" for value in figures), str(bridge.unsolved)])
+        rows.append([*name, *(f"{value:.3g}" for value in bridge.final), str(bridge.unsolved)])
     return rows
 
 

@@ -80,7 +80,8 @@ def convergence(runs: Mapping[str, Any]) -> Figure:
     }
     for axes, (key, title) in zip(figure.subplots(1, 3), names.items(), strict=True):
         for i, (label, bridge) in enumerate(runs.items()):
-            axes.plot(bridge.rounds + 1, getattr(bridge, key), color=COLOURS[i % len(COLOURS)], label=label)
+            rounds = bridge.compared if key == "delta" else bridge.rounds
+            axes.plot(rounds, getattr(bridge, key), color=COLOURS[i % len(COLOURS)], label=label)
         axes.set(xlabel="round", title=title)
         positive = any((getattr(bridge, key) > 0).any() for bridge in runs.values())
         if positive and key == "gradient":

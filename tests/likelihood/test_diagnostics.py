@@ -106,15 +106,17 @@ def test_bridge_errors_by_hand():
         line(1, 1.0, 1.0, 0.5, 0.1, 2.0, 1.9),  # ratio 1; f falls by 0.4, f̃ by 0.1: δ = 0
         line(2, 9.0, 1e-12, 0.1, 0.1, 1.9, 1.9),  # ‖∇f̃‖² has vanished: not in Γ₂
         {**line(3, 0, 1.0, 0, 0, 0, 0), "fixed": None},
+        line(4, 6.0, 4.0, 0.2, None, 2.0, 1.8),  # ratio 1.5; no solution after the round: nothing to compare
     ]
     found = bridge_errors(lines)
-    gamma2 = np.quantile([2, 1], 0.95)
+    gamma2 = np.quantile([2, 1, 1.5], 0.95)
     assert found.gamma2 == pytest.approx(gamma2)
-    epsilon = [max(4 - gamma2 * 2, 0), 0, 9 - gamma2 * 1e-12]
-    np.testing.assert_allclose(found.epsilon, np.cumsum(epsilon) / [1, 2, 3])
+    epsilon = [max(4 - gamma2 * 2, 0), 0, 9 - gamma2 * 1e-12, 0]
+    np.testing.assert_allclose(found.epsilon, np.cumsum(epsilon) / [1, 2, 3, 4])
     np.testing.assert_allclose(found.delta, np.array([0.5, 0.5, 0.5]) / np.sqrt([1, 2, 3]))
-    np.testing.assert_allclose(found.gradient, [4, 2.5, 14 / 3])
-    assert found.unsolved == 1
+    np.testing.assert_allclose(found.gradient, [4, 2.5, 14 / 3, 5])
+    assert found.final == (5, found.gamma2, found.epsilon[-1], found.delta[-1])
+    assert (found.rounds.tolist(), found.compared.tolist(), found.unsolved) == ([1, 2, 3, 5], [1, 2, 3], 1)
     with pytest.raises(FedSPMError, match="raw gauge"):
         bridge_errors(lines, "raw")
 

@@ -187,10 +187,7 @@ def bridge_table(plan: Plan, records: Records) -> list[str]:
     rows = []
     for line in records.ordered(plan):
         bridge, last = found.get(line["method"]), line["metrics"][-1]
-        shown = ["–"] * 4
-        if bridge:
-            values = (bridge.gradient[-1], bridge.gamma2, bridge.epsilon[-1], bridge.delta[-1])
-            shown = [f"{value:.3g}" for value in values]
+        shown = [f"{value:.3g}" for value in bridge.final] if bridge else ["–"] * 4
         unsolved = bridge.unsolved if bridge else len(line["diagnostics"])
         share = f"{unsolved} of {len(line['diagnostics'])}"
         rows.append([f"{line['settings']['router']['momentum']:g}", *shown, share, f"{last['routing_accuracy']:.4f}"])

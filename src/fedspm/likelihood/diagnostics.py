@@ -5,6 +5,7 @@ F = −pℓ/n, f⁽ᵗ⁾ = −Q₂⁽ᵗ⁾/n and f̃⁽ᵗ⁾ = −Q̃₂⁽�
 in the gauge in which the weights of λ = τ/n sum to one, and `raw`, where it often has no solution (then None).
 """
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -189,19 +190,25 @@ def _solved(objective: Callable[[], ExactObjective]) -> ExactObjective | None:
 
 @dataclass(frozen=True)
 class Bridge:
-    """The three panels of the momentum figure, and how many rounds had no solution."""
+    """The three panels of the momentum figure, over the rounds in which what they show exists."""
 
-    rounds: Array
+    rounds: Array  # in which eq. 6 had a solution
     gradient: Array  # T⁻¹ Σ ‖∇F‖², for every T
     epsilon: Array  # ε̄_T = T⁻¹ Σ ε̂⁽ᵗ⁾
+    compared: Array  # rounds in which it had one before and after, which δ̂ compares
     delta: Array  # δ̄_T = T^(−1/2) Σ δ̂⁽ᵗ⁾
     gamma2: float  # Γ̂₂: the 95 % quantile of ‖∇f‖²/‖∇f̃‖²
-    unsolved: int
+    unsolved: int  # rounds without a solution
+
+    @property
+    def final(self) -> tuple[float, float, float, float]:
+        """T⁻¹ Σ ‖∇F‖², Γ̂₂, ε̄_T and δ̄_T after the last round."""
+        return self.gradient[-1], self.gamma2, self.epsilon[-1], self.delta[-1] if len(self.delta) else math.nan
 
 
 def solved_lines(lines: Sequence[Mapping[str, Any]], gauge: str) -> list[Mapping[str, Any]]:
-    """Rounds in which eq. 6 had a solution before and after."""
-    return [line for line in lines if line[gauge] is not None and line[gauge]["f_after"] is not None]
+    """Rounds in which eq. 6 had a solution."""
+    return [line for line in lines if line[gauge] is not None]
 
 
 def bridge_errors(lines: Sequence[Mapping[str, Any]], gauge: str = "fixed") -> Bridge:
@@ -216,15 +223,22 @@ def bridge_errors(lines: Sequence[Mapping[str, Any]], gauge: str = "fixed") -> B
         raise FedSPMError(f"‖∇f̃‖² is below {VANISHED:g} in every diagnosed round: Γ₂ cannot be estimated")
     gamma2 = float(np.quantile(exact[valid] / surrogate[valid], QUANTILE))
     epsilon = np.maximum(exact - gamma2 * surrogate, 0)
-    moved = np.array([line[gauge]["f_after"] - line[gauge]["f"] for line in solved])
-    moved_surrogate = np.array([line["surrogate_after"] - line["surrogate"] for line in solved])
+    compared = [line for line in solved if line[gauge]["f_after"] is not None]
+    moved = np.array([line[gauge]["f_after"] - line[gauge]["f"] for line in compared])
+    moved_surrogate = np.array([line["surrogate_after"] - line["surrogate"] for line in compared])
     delta = np.maximum(moved - moved_surrogate, 0)
     count = np.arange(1, len(solved) + 1)
     return Bridge(
-        rounds=np.array([line["round"] for line in solved]),
+        rounds=_rounds(solved),
         gradient=np.cumsum(exact) / count,
         epsilon=np.cumsum(epsilon) / count,
-        delta=np.cumsum(delta) / np.sqrt(count),
+        compared=_rounds(compared),
+        delta=np.cumsum(delta) / np.sqrt(count[: len(delta)]),
         gamma2=gamma2,
         unsolved=len(lines) - len(solved),
     )
+
+
+def _rounds(lines: Sequence[Mapping[str, Any]]) -> Array:
+    """Counted from one, as everywhere else."""
+    return np.array([line["round"] + 1 for line in lines], dtype=int)
