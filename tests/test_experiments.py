@@ -12,6 +12,7 @@ from fedspm.experiments.records import Records
 from fedspm.experiments.results import (
     bridge_table,
     missing,
+    other_settings,
     panel_methods,
     panel_tables,
     reductions,
@@ -29,7 +30,7 @@ def line(cell, system=0.5, **more):
         "panel": cell.panel,
         "method": cell.row,
         "seed": cell.config.seed,
-        "settings": cell.config.model_dump(mode="json", exclude_none=True),
+        "settings": cell.config.said(),
         "title": cell.row.title(),
         "data_fingerprint": "same",
         "fedspm": "0",
@@ -82,9 +83,37 @@ def test_what_is_recorded_is_not_trained_again_and_other_settings_are_refused(tm
     shorter = plan_cells(plan, Narrowed([0], ["fedavg"], ["fashion-mnist"], rounds=9), tmp_path)[0]
     with pytest.raises(FedSPMError, match="rounds: 200, now 9"):
         shorter in records  # noqa: B015
-    (tmp_path / "cells.jsonl").write_text("{]")
-    with pytest.raises(DamagedFile, match="damaged"):
-        Records(tmp_path / "cells.jsonl")
+
+
+@pytest.mark.parametrize(
+    ("damage", "sentence"),
+    [
+        (lambda text: "{]", "damaged after 0 lines"),
+        (lambda text: text + text, "fashion-mnist fedavg 0 twice"),
+        (lambda text: text.replace('"seed": 0, "settings"', '"seed": "0", "settings"'), "seed: Input should be"),
+        (lambda text: text.replace('"title"', '"name"'), "title: Field required"),
+        (lambda text: text.replace('"components": 3', '"components": -3'), "components = -3"),
+        (lambda text: text.replace('"metrics": [', '"metrics": [], "more": ['), "metrics: List should have"),
+        (lambda text: text.replace('"method": "fedavg"', '"method": "fedsgd"'), "fedsgd seed 0, which table1 does not"),
+        (lambda text: text.encode("utf-16"), "utf-8"),
+    ],
+)
+def test_a_damaged_record_gets_a_sentence(tmp_path, damage, sentence):
+    plan = load_plan("table1")
+    (cell,) = plan_cells(plan, Narrowed([0], ["fedavg"], ["fashion-mnist"]), tmp_path)
+    path = recorded(tmp_path / "cells.jsonl", [line(cell)]).path
+    damaged = damage(path.read_text())
+    path.write_bytes(damaged if isinstance(damaged, bytes) else damaged.encode())
+    with pytest.raises(DamagedFile, match=sentence):
+        Records(path).ordered(plan)
+
+
+def test_all_of_the_experiments_take_what_they_know():
+    wanted = Narrowed(rows=["fedavg", "default"])
+    assert wanted.known_to(load_plan("table1")).rows == ["fedavg"]
+    assert wanted.known_to(load_plan("ablation")).rows == ["default"]
+    assert wanted.known_to(load_plan("momentum")) is None
+    assert Narrowed(options=["--rounds", "9"]).command(load_plan("isic")) == "fedspm experiment isic --rounds 9"
 
 
 def test_what_another_experiment_trained_with_the_same_settings_is_taken_over(tmp_path):
@@ -116,10 +145,15 @@ def test_the_page_shows_ours_beside_the_papers_and_what_is_missing(tmp_path):
     page = (tmp_path / "README.md").read_text()
     assert "**60.50 ± 0.71** <sup>(1)</sup> | 58.82" in page
     assert "Fashion-MNIST, default preset, seed 2: all rows" in page
-    assert "Reduced" not in page
+    assert "**Reduced:** 4 of 132 trainings." in page
     assert [method.name for method in reached["fashion-mnist"]] == ["fedavg", "fedspm-1x"]
     assert (tmp_path / "figure.svg").stat().st_size > 1000
     assert r"$40.50\pm0.71" in (tmp_path / "table.tex").read_text()
+    assert "`fedspm experiment table1` makes it" in page
+
+
+def tables(lines):
+    return [({each["method"] for each in found}, {each["seed"] for each in found}) for found in same_seeds(lines)]
 
 
 def test_rows_stand_beside_those_with_the_same_seeds(tmp_path):
@@ -128,22 +162,25 @@ def test_rows_stand_beside_those_with_the_same_seeds(tmp_path):
     values = {"fedavg": (0.5, 0.6, 0.4), "ditto": (0.8,), "fedspm-1x": (0.6, 0.71, 0.52)}
     known = {(row, seed): value for row, found in values.items() for seed, value in enumerate(found)}
     lines = [line(cell, known[key]) for cell in cells if (key := (cell.row, cell.config.seed)) in known]
-    first, second = same_seeds(lines)
-    assert {(each["method"], each["seed"]) for each in first} == {("fedavg", 0), ("ditto", 0), ("fedspm-1x", 0)}
-    assert {each["method"] for each in second} == {"fedavg", "fedspm-1x"}
-    assert same_seeds(second) == [second]
+    assert tables(lines) == [({"fedavg", "ditto", "fedspm-1x"}, {0}), ({"fedavg", "fedspm-1x"}, {0, 1, 2})]
     three_two_one = [each for each in lines if (each["method"], each["seed"]) != ("fedavg", 2)]
-    assert {(each["method"], each["seed"]) for each in same_seeds(three_two_one)[1]} == {
-        (method, seed) for method in ("fedavg", "fedspm-1x") for seed in (0, 1)
-    }
+    assert tables(three_two_one) == [
+        ({"fedavg", "ditto", "fedspm-1x"}, {0}),
+        ({"fedavg", "fedspm-1x"}, {0, 1}),
+        ({"fedspm-1x"}, {0, 1, 2}),
+    ]
     strangers = [each for each in lines if (each["method"], each["seed"]) in {("ditto", 0), ("fedavg", 1)}]
-    assert same_seeds(strangers) == [strangers]
+    assert tables(strangers) == [({"ditto"}, {0}), ({"fedavg"}, {1})]
     compared = panel_methods(plan, recorded(tmp_path / "cells.jsonl", lines), "fashion-mnist")
     assert [list(method.curves) for method in compared] == [[0], [0], [0]]
     page = "\n".join(panel_tables(plan, recorded(tmp_path / "cells.jsonl", lines), plan.panel("fashion-mnist")))
     seed_0, over_seeds = page.split("Seeds 0, 1, 2:")
     assert "**80.00** <sup>(1)</sup>" in seed_0
     assert "Ditto" not in over_seeds
+    write_results(plan, recorded(tmp_path / "cells.jsonl", lines), tmp_path, "")
+    for name in ("table.md", "table.tex"):
+        wide = (tmp_path / name).read_text().lower()
+        assert wide.index("80.00") < wide.index("seeds 0, 1, 2") < wide.index("61.00")
     assert "-11.00 ± 2.48" in over_seeds  # differences of 10, 11 and 12 points: t(0.975, 2) = 4.303, / √3
 
 
@@ -152,16 +189,39 @@ def test_less_than_the_plan_is_marked_everywhere(tmp_path):
     wanted = Narrowed([0], ["1", "2"], rounds=5, settings={"data": {"name": "fashion-sample"}})
     records = recorded(tmp_path / "cells.jsonl", [line(cell) for cell in plan_cells(plan, wanted, tmp_path)])
     assert reductions(plan, records) == [
-        "5 rounds instead of 200",
         "data.name = fashion-sample instead of fashion-mnist",
+        "the first 5 rounds of 200",
+        "2 of 15 trainings",
     ]
     assert missing(plan, records) == [
         "Fashion-MNIST, FedSPM (1×), seed 0: 3, 4, 5",
         "Fashion-MNIST, FedSPM (1×), seeds 1, 2: all rows",
     ]
     write_results(plan, records, tmp_path, "")
-    for name in ("README.md", "table.md", "table.tex"):
+    for name in ("README.md", "table.md", "table.tex", "figure.svg"):
         assert "educed" in (tmp_path / name).read_text(), name
+    assert r"\footnotesize Reduced: data.name = fashion-sample" in (tmp_path / "table.tex").read_text()
+
+
+def test_another_schedule_is_told_from_the_first_rounds_of_the_same_and_rows_are_named(tmp_path):
+    plan = load_plan("isic")
+    (whole,) = plan_cells(plan, Narrowed([0], ["fedavg"], settings={"rounds": 100}), tmp_path)
+    (part,) = plan_cells(plan, Narrowed([0], ["ditto"], rounds=100), tmp_path)
+    records = recorded(tmp_path / "cells.jsonl", [line(whole), line(part)])
+    assert other_settings(plan, records) == [
+        "a schedule of 100 rounds instead of 400 (fedavg)",
+        "the first 100 rounds of 400 (ditto)",
+    ]
+
+
+def test_latex_knows_every_letter(tmp_path):
+    plan = load_plan("table2")
+    cells = plan_cells(plan, Narrowed([0], ["fedavg", "fedspm-1x"], ["inter-2", "intra-1"]), tmp_path)
+    write_results(plan, recorded(tmp_path / "cells.jsonl", [line(cell) for cell in cells]), tmp_path, "")
+    text = (tmp_path / "table.tex").read_text()
+    assert text.isascii()
+    assert r"Method & $\alpha_{\mathrm{inter}}$ = 2, $\alpha_{\mathrm{intra}}$ = 2 &" in text
+    assert r"\multicolumn{2}{c}{System accuracy}" in text
 
 
 def test_rounds_without_a_solution_are_counted(tmp_path):
@@ -194,7 +254,25 @@ def test_an_experiment_runs_from_the_command_line_and_goes_on(tmp_path):
     again = fedspm(*order).stdout
     assert "1 of 1 trainings" in again
     assert "reduced" in again
-    assert fedspm("experiment", "table9", check=False).returncode == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "sentence"),
+    [
+        (["table9"], "there is no experiment 'table9'; there are shifts, table1"),
+        (["table1", "--methods", ","], "--methods ','"),
+        (["table1", "--seeds", ""], "--seeds ''"),
+        (["table1", "--rounds", "300"], "--rounds 300: the schedule has 200"),
+        (["all", "--methods", "fedavg,fedsgd"], "--methods fedsgd: no experiment has it"),
+        (["table1", "--out", "file/below"], "cannot be written: Not a directory"),
+    ],
+)
+def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path, arguments, sentence):
+    (tmp_path / "file").write_text("")
+    refused = fedspm("experiment", *arguments, check=False, cwd=tmp_path)
+    assert refused.returncode == 1
+    assert sentence in refused.stderr
+    assert not list(tmp_path.rglob("manifest.json"))
 
 
 def test_the_list_counts_what_the_plan_wants(tmp_path):

@@ -13,6 +13,7 @@ from typing import Any, TextIO
 
 from fedspm.config import Config, differences, resolve
 from fedspm.errors import FedSPMError
+from fedspm.files import explained
 from fedspm.report import write_report
 from fedspm.runs import Run
 from fedspm.training import train
@@ -41,17 +42,19 @@ class Teller:
 
 
 def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> None:
-    if (folder / "manifest.json").exists():
-        run = Run.open(folder)
-        refuse_other_settings(run, config)
-        with run.locked(lambda: not teller.stopping):  # a killed grid's orphan lives until its next round
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+    # Another grid may be about to begin the same cell, and a killed one's orphan lives until its next round.
+    with Run(folder).locked(lambda: not teller.stopping):
+        checkpoint = None
+        if (folder / "manifest.json").exists():
+            run = Run.open(folder)
+            refuse_other_settings(run, config)
             checkpoint, federation = run.go_on()
-            done = train(config, federation, run.algorithm(), run, teller, checkpoint)
-    else:
-        (folder / "config.toml").unlink(missing_ok=True)  # killed before the manifest was there: nothing has begun
-        run, federation = Run.begin(folder, config, command)
-        with run.locked():
-            done = train(config, federation, run.algorithm(), run, teller)
+        else:
+            (folder / "config.toml").unlink(missing_ok=True)  # killed before the manifest was there: nothing has begun
+            run, federation = Run.begin(folder, config, command)
+        done = train(config, federation, run.algorithm(), run, teller, checkpoint)
     if done == config.rounds:
         write_report(run, run.model(), federation)
 

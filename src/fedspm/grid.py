@@ -10,9 +10,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType
@@ -79,7 +79,7 @@ class Grid:
     _processes: dict[Cell, subprocess.Popen[str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
-    def run(self) -> Iterator[tuple[Cell, str | None]]:
+    def run(self) -> Generator[tuple[Cell, str | None], None, None]:
         """Trains what is not finished; yields each cell as it ends, with the sentence of what went wrong or None.
 
         Cells that Ctrl-C interrupted are not yielded: each has a checkpoint, and the next run goes on from it.
@@ -87,10 +87,14 @@ class Grid:
         waiting = [cell for cell in self.cells if not cell.finished()]
         with self._stop_on_interrupt(), ThreadPoolExecutor(self.jobs) as pool:
             futures = {pool.submit(self._train, cell): cell for cell in waiting}
-            for future in as_completed(futures):
-                problem = future.result()
-                if problem is not None or futures[future].finished():
-                    yield futures[future], problem
+            try:
+                for future in as_completed(futures):
+                    problem = future.result()
+                    if problem is not None or futures[future].finished():
+                        yield futures[future], problem
+            except BaseException:  # whoever takes the results cannot: the pool would go on to the last cell unheard
+                self._stop()
+                raise
 
     def _train(self, cell: Cell) -> str | None:
         with self._lock:
@@ -132,6 +136,13 @@ class Grid:
             start_new_session=True,
         )
 
+    def _stop(self) -> None:
+        """Every process ends its round and leaves a checkpoint; nothing is begun any more."""
+        self.stopped = True
+        self.watcher.stopping()
+        for process in list(self._processes.values()):
+            process.send_signal(signal.SIGINT)
+
     @contextmanager
     def _stop_on_interrupt(self) -> Iterator[None]:
         def stop(number: int, frame: FrameType | None) -> None:
@@ -139,10 +150,7 @@ class Grid:
                 for process in list(self._processes.values()):
                     process.kill()
                 raise KeyboardInterrupt
-            self.stopped = True
-            self.watcher.stopping()
-            for process in list(self._processes.values()):
-                process.send_signal(signal.SIGINT)
+            self._stop()
 
         before = signal.signal(signal.SIGINT, stop)
         try:
@@ -189,10 +197,11 @@ def run_shown(
     failures: dict[Cell, str] = {}
     with grid_progress(done, total, lambda: left.seconds) as progress:
         grid = Grid(cells, jobs, command, Shown(progress, left))
-        for cell, problem in grid.run():
-            if problem is not None:
-                failures[cell] = problem
-            after_each()
+        with closing(grid.run()) as ended:
+            for cell, problem in ended:
+                if problem is not None:
+                    failures[cell] = problem
+                after_each()
     return failures, grid.stopped
 
 

@@ -1,9 +1,10 @@
 """The pictures of a report, as matplotlib figures."""
 
 import io
+import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import matplotlib
 import numpy as np
@@ -106,28 +107,50 @@ def _colour_of(i: int) -> Any:
     return matplotlib.colormaps["tab20"].colors[(2 * i) % 20 + (2 * i) // 20]  # type: ignore[attr-defined]
 
 
-def panel_curves(panels: Mapping[str, Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]]) -> Figure:
-    """System accuracy over rounds, a panel a setting: means over seeds, FedSPM drawn thick."""
+class Curves(NamedTuple):
+    """One panel: a metric of several methods over rounds."""
+
+    title: str
+    quantity: str
+    key: str
+    methods: Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]  # lines by title and seed
+
+
+def panel_curves(panels: Sequence[Curves]) -> Figure:
+    """Means over seeds; FedSPM drawn thick, every other line dashed, so that one below shows."""
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
-    figure = Figure(figsize=(max(5.2, 3.6 * columns), 3.4 * rows), layout="constrained")
+    figure = Figure(figsize=(max(5.2, 3.6 * columns), 3.6 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    titles = list(dict.fromkeys(title.split(", ")[0] for methods in panels.values() for title in methods))
-    for axes, (name, methods) in zip(grid, panels.items(), strict=False):
-        for title, seeds in methods.items():
-            i = titles.index(title.split(", ")[0])
-            rounds, values = _common_rounds(seeds, "system_accuracy")
-            width = 2.2 if title.startswith("FedSPM") else 1.1
-            axes.plot(rounds, values.mean(0), color=_colour_of(i), linewidth=width, label=titles[i])
-        axes.set(xlabel="round", title=name)
+    titles = list(dict.fromkeys(title for panel in panels for title in panel.methods))
+    for axes, panel in zip(grid, panels, strict=False):
+        for title, seeds in panel.methods.items():
+            i = titles.index(title)
+            rounds, values = _common_rounds(seeds, panel.key)
+            thick = title.startswith("FedSPM")
+            axes.plot(
+                rounds,
+                values.mean(0),
+                "--" if i % 2 and not thick else "-",
+                marker="o" if len(rounds) == 1 else None,
+                color=_colour_of(i),
+                linewidth=2.2 if thick else 1.1,
+                label=title,
+            )
+        axes.set(xlabel="round", ylabel=panel.quantity)
+        axes.set_title(panel.title, fontsize=9)
         axes.grid(alpha=0.25)
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     for axes in grid[len(panels) :]:
         axes.axis("off")
-    grid[0].set_ylabel("system accuracy")
     handles = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     figure.legend(handles.values(), handles, loc="outside right upper", frameon=False, fontsize=7)
     return figure
+
+
+def note_above(figure: Figure, text: str) -> None:
+    """A remark on the whole picture, in as many lines as it needs."""
+    figure.suptitle(textwrap.fill(text, int(14 * figure.get_figwidth())), fontsize=7)
 
 
 def over_values(axis: str, quantity: str, lines: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:

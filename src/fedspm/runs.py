@@ -30,6 +30,7 @@ from fedspm.files import explained, folder_atomically, read_json, write_atomical
 from fedspm.manifest import ELSEWHERE, manifest
 
 REPEATED = "repeated.jsonl"
+LOCK = ".lock"
 
 
 @dataclass(frozen=True)
@@ -70,7 +71,7 @@ class Run:
 
         While `patient` says so, it waits for whoever holds the lock.
         """
-        lock = FileLock(self.path / ".lock")
+        lock = FileLock(self.path / LOCK)
         while not lock.is_locked:
             try:
                 lock.acquire(timeout=0.5 if patient() else 0)
@@ -308,7 +309,7 @@ def require_same(run: Run, federation: Federation) -> None:
 
 
 def refuse_existing(path: Path) -> None:
-    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+    if path.exists() and (not path.is_dir() or any(each.name != LOCK for each in path.iterdir())):
         hint = f", or go on with it: `fedspm resume {path}`" if (path / "manifest.json").exists() else ""
         raise FedSPMError(f"{path} already exists and is not touched; choose another folder{hint}")
 

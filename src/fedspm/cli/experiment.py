@@ -1,6 +1,7 @@
 """fedspm experiment: the paper's tables and figures, trained and written by one command each."""
 
 from pathlib import Path
+from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -9,11 +10,16 @@ from fedspm.cli.app import app
 from fedspm.cli.compare import grid
 from fedspm.cli.options import Jobs, Set
 from fedspm.cli.speaking import as_typed, say
+from fedspm.errors import FedSPMError
 from fedspm.terminal import console, plain_table
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fedspm.experiments import Narrowed, Plan
+    from fedspm.experiments.records import Records
     from fedspm.experiments.results import Reached
+    from fedspm.grid import Cell
 
 SHIFTS = "shifts"  # pictures only
 
@@ -38,48 +44,96 @@ def experiment(
         _list(out)
         return
     wanted = Narrowed(
-        seeds=numbers("--seeds", seeds) if seeds else None,
-        rows=_names(methods),
-        panels=_names(panels),
+        seeds=None if seeds is None else numbers("--seeds", seeds),
+        rows=_names("--methods", methods),
+        panels=_names("--panels", panels),
         rounds=rounds,
         settings=parse_assignments(set_ or []),
+        options=[
+            *(["--rounds", str(rounds)] if rounds else []),
+            *(part for each in set_ or [] for part in ("--set", each)),
+        ],
     )
+    _require_folder(out)
     if name in (SHIFTS, "all"):
         _draw_shifts(wanted, out / SHIFTS)
-    for each in EXPERIMENTS if name == "all" else [name]:
-        if each != SHIFTS:
-            _run(load_plan(each), wanted, out / each, jobs)
+    if name == "all":
+        _run_all([load_plan(each) for each in EXPERIMENTS], wanted, out, jobs)
+    elif name != SHIFTS:
+        _run(load_plan(name), wanted, out, jobs)
 
 
-def _run(plan: "Plan", wanted: "Narrowed", folder: Path, jobs: int | None) -> None:
-    from fedspm.comparison import slowest_first
+def _run_all(plans: "Sequence[Plan]", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
+    """One after the other; what is refused is refused before anything is trained, and a failure stops no other."""
+    todo = [(plan, narrowed) for plan in plans if (narrowed := wanted.known_to(plan))]
+    if unknown := {*(wanted.rows or ())} - {row for plan, _ in todo for row in plan.rows}:
+        raise FedSPMError(f"--methods {', '.join(sorted(unknown))}: no experiment has it")
+    if unknown := {*(wanted.panels or ())} - {panel.name for plan, _ in todo for panel in plan.panels}:
+        raise FedSPMError(f"--panels {', '.join(sorted(unknown))}: no experiment has it")
+    for plan, narrowed in todo:
+        _look(plan, narrowed, out)
+    if len(todo) < len(plans):
+        known = [plan.name for plan, _ in todo]
+        say(f"nothing of that in {', '.join(plan.name for plan in plans if plan.name not in known)}")
+    failures = []
+    for plan, narrowed in todo:
+        try:
+            _run(plan, narrowed, out, jobs)
+        except FedSPMError as error:
+            say(f"{plan.name}: {error}")
+            failures.append(plan.name)
+    if failures:
+        raise FedSPMError(f"not finished: {', '.join(failures)}; the same command goes on")
+
+
+def _look(plan: "Plan", wanted: "Narrowed", out: Path) -> "tuple[Sequence[Cell], Records]":
+    """The trainings that are wanted and not done yet, and what is known; other settings than recorded are refused."""
     from fedspm.experiments import EXPERIMENTS
     from fedspm.experiments.plan import plan_cells
     from fedspm.experiments.records import Records
-    from fedspm.experiments.results import missing, reductions, write_results
-    from fedspm.tables import PLAIN, REACHED, accuracy_rows
 
-    cells = plan_cells(plan, wanted, folder)
-    records = Records(folder / "cells.jsonl")
-    others = [folder.parent / name / "cells.jsonl" for name in EXPERIMENTS if name != plan.name]
+    cells = plan_cells(plan, wanted, out / plan.name)
+    records = Records(out / plan.name / "cells.jsonl")
+    others = [out / name / "cells.jsonl" for name in EXPERIMENTS if name != plan.name]
     records.borrow(cells, [Records(path) for path in others])
     todo = [cell for cell in cells if cell not in records]
     say(f"{plan.name}: {plan.title}; {len(cells) - len(todo)} of {len(cells)} trainings are in {records.path}")
+    return todo, records
 
-    def write(command: str) -> "Reached":
+
+def _run(plan: "Plan", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
+    from fedspm.comparison import slowest_first
+    from fedspm.experiments.results import missing, reductions, write_results
+    from fedspm.tables import PLAIN, REACHED, accuracy_rows
+
+    todo, records = _look(plan, wanted, out)
+    folder = out / plan.name
+    _require_folder(folder)
+
+    def write(_: str) -> "Reached":
         records.take(todo, plan)
-        return write_results(plan, records, folder, command)
+        return write_results(plan, records, folder, wanted.command(plan))
 
     with grid(todo, slowest_first(todo), jobs, write) as reached:
         for panel, rows in reached.items():
-            title = f"\n{plan.panel(panel).title}: accuracy in per cent"
+            title = f"\n{plan.panel(panel).title}, seeds {', '.join(map(str, rows[0].curves))}: accuracy in per cent"
             console.print(plain_table(REACHED, accuracy_rows(rows, PLAIN), title))
-        if less := reductions(plan, records):
+        if reached and (less := reductions(plan, records)):
             say(f"reduced   {'; '.join(less)}")
-        if absent := missing(plan, records):
-            say(f"not run   {len(absent)} groups of trainings: see {folder}/README.md")
+        if reached and missing(plan, records):
+            say(f"not run   listed in {folder}/README.md")
         if reached:
             say(f"results   {folder}/README.md")
+
+
+def _require_folder(folder: Path) -> None:
+    """Better now than after the first training."""
+    from fedspm.files import explained
+
+    with explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        with TemporaryFile(dir=folder):
+            pass
 
 
 def _draw_shifts(wanted: "Narrowed", folder: Path) -> None:
@@ -101,17 +155,22 @@ def _draw_shifts(wanted: "Narrowed", folder: Path) -> None:
 def _list(out: Path) -> None:
     from fedspm.experiments import EXPERIMENTS, load_plan
     from fedspm.experiments.records import Records
-    from fedspm.experiments.results import reductions
+    from fedspm.experiments.results import other_settings
 
     say(f"{SHIFTS:11} {'':25} One image under all shifts, labels and mixing weights of every client (appendix)")
     for name in EXPERIMENTS:
         plan = load_plan(name)
         records = Records(out / name / "cells.jsonl")
         done = f"{len(records.lines.keys() & plan.keys())} of {len(plan.keys())} done"
-        if reductions(plan, records):
+        if other_settings(plan, records):
             done += ", reduced"
-        say(f"{name:11} {done:25} {plan.title} ({plan.source})")
+        say(f"{name:11} {done:25} {plan.title} ({plan.source or 'ours'})")
 
 
-def _names(text: str | None) -> list[str] | None:
-    return [part.strip() for part in text.split(",") if part.strip()] if text else None
+def _names(option: str, text: str | None) -> list[str] | None:
+    if text is None:
+        return None
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise FedSPMError(f"{option} {text!r}: write names with commas between them; `fedspm experiment list` helps")
+    return names

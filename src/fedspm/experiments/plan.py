@@ -1,7 +1,8 @@
 """What an experiment trains: panels of rows (methods, or settings with a name) over seeds, read from its TOML file."""
 
+import shlex
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
@@ -34,13 +35,17 @@ class Panel(Strict):
 class Plan(Strict):
     name: str
     title: str
-    source: str = Field(description="where the paper has it")
+    source: str = Field("", description="where the paper has it; nothing if it has not")
     picture: Literal["curves", "values", "convergence"]
     axis: str = Field("", description="what the rows of a `values` picture vary")
     seeds: list[int]
     rows: Rows = Field(description="methods by their names, or names with settings")
     settings: dict[str, Any] = Field({}, description="of every training")
     panels: list[Panel]
+
+    @property
+    def whence(self) -> str:
+        return f"In the paper: {self.source}." if self.source else "Ours; the paper does not have it."
 
     def keys(self) -> list[Key]:
         """Every training of the plan, panel by panel, seed by seed."""
@@ -66,11 +71,23 @@ class Narrowed:
     panels: Sequence[str] | None = None
     rounds: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
+    options: Sequence[str] = ()  # rounds and settings as they were typed
+
+    def command(self, plan: "Plan") -> str:
+        """What trains the rest of a plan in the same way."""
+        return shlex.join(["fedspm", "experiment", plan.name, *self.options])
+
+    def known_to(self, plan: "Plan") -> "Narrowed | None":
+        """What of this a plan has; None if it has no such rows or panels."""
+        rows = None if self.rows is None else [row for row in self.rows if row in plan.rows]
+        names = [panel.name for panel in plan.panels]
+        panels = None if self.panels is None else [panel for panel in self.panels if panel in names]
+        return None if rows == [] or panels == [] else replace(self, rows=rows, panels=panels)
 
 
 def load_plan(name: str) -> Plan:
     if name not in EXPERIMENTS:
-        raise FedSPMError(f"there is no experiment {name!r}; known are {', '.join(EXPERIMENTS)}")
+        raise FedSPMError(f"there is no experiment {name!r}; there are shifts, {', '.join(EXPERIMENTS)}, and all")
     found = load_config(FOLDER / f"{name}.toml")
     if found["rows"] == "all":
         found["rows"] = named_rows("all")
@@ -91,6 +108,11 @@ def plan_cells(plan: Plan, wanted: Narrowed, folder: Path) -> list[Cell]:
                 config = resolve(plan.settings_of(panel, row), wanted.settings, {"seed": seed})
                 if wanted.rounds is not None and wanted.rounds != config.rounds:
                     # the first rounds of the same schedule, not a shorter schedule
+                    if wanted.rounds > config.schedule:
+                        raise FedSPMError(
+                            f"--rounds {wanted.rounds}: the schedule has {config.schedule}, and --rounds takes the "
+                            f"first of them; a longer one is --set rounds={wanted.rounds}"
+                        )
                     config = config.model_copy(update={"rounds": wanted.rounds, "horizon": config.schedule})
                 cells.append(
                     Cell(row, config, folder / panel.name / "runs" / f"{row.replace(' ', '-')}-seed{seed}", panel.name)

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from filelock import FileLock
+from pydantic import BaseModel, Field, ValidationError
 
 from fedspm.comparison import record, record_lines
 from fedspm.config import differences, recorded
@@ -14,6 +15,32 @@ from fedspm.experiments.plan import Key, Plan
 from fedspm.files import write_atomically
 from fedspm.grid import Cell
 from fedspm.runs import Run
+
+
+class Metrics(BaseModel, strict=True):
+    round: int
+    system_accuracy: float
+    average_accuracy: float
+    parameters: dict[str, int]
+    seconds: float
+
+
+class Line(BaseModel, strict=True):
+    """What has to be in a line for tables to be made of it; the rest is kept as it is."""
+
+    panel: str
+    method: str
+    seed: int
+    settings: dict[str, Any]
+    title: str
+    data_fingerprint: str
+    created: str
+    metrics: list[Metrics] = Field(min_length=1)
+    diagnostics: list[dict[str, Any]]
+
+    @property
+    def key(self) -> Key:
+        return self.panel, self.method, self.seed
 
 
 class Records:
@@ -26,11 +53,24 @@ class Records:
     def _read(self) -> dict[Key, dict[str, Any]]:
         if not self.path.exists():
             return {}
+        found: dict[Key, dict[str, Any]] = {}
         try:
-            found = [json.loads(line) for line in self.path.read_text().splitlines() if line]
-            return {(line["panel"], line["method"], line["seed"]): line for line in found}
-        except (json.JSONDecodeError, KeyError, TypeError) as error:
-            raise DamagedFile(f"{self.path} is damaged ({error}); take it from git again, or delete it") from error
+            for text in self.path.read_text(encoding="utf-8").splitlines():
+                line = json.loads(text)
+                key = Line.model_validate(line).key
+                recorded(line["settings"])
+                if key in found:
+                    raise FedSPMError(f"it has {' '.join(map(str, key))} twice")
+                found[key] = line
+        except (OSError, ValueError, FedSPMError) as error:  # bad UTF-8, JSON and fields are ValueErrors
+            reason = str(error)
+            if isinstance(error, ValidationError):
+                first = error.errors()[0]
+                reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            raise DamagedFile(
+                f"{self.path} is damaged after {len(found)} lines ({reason}); take it from git again, or delete it"
+            ) from error
+        return found
 
     def __contains__(self, cell: Cell) -> bool:
         """Is this training done? One of the same name with other settings is refused."""
@@ -39,7 +79,8 @@ class Records:
             return False
         if different := differences(recorded(line["settings"]), cell.config):
             raise FedSPMError(
-                f"{self.path} has {cell.name} with other settings ({'; '.join(different)}); give another --out"
+                f"{self.path} has {cell.name} with other settings ({'; '.join(different)}); ask for those, give "
+                "another --out, or delete its line to train it anew"
             )
         return True
 
@@ -65,6 +106,9 @@ class Records:
 
     def ordered(self, plan: Plan) -> list[dict[str, Any]]:
         panels, rows = [panel.name for panel in plan.panels], plan.row_names()
+        for panel, row, seed in self.lines:
+            if panel not in panels or row not in rows:
+                raise DamagedFile(f"{self.path} has {panel} {row} seed {seed}, which {plan.name} does not know")
         return sorted(
             self.lines.values(),
             key=lambda line: (panels.index(line["panel"]), rows.index(line["method"]), line["seed"]),

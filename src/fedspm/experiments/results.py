@@ -4,9 +4,9 @@ Everything is written from cells.jsonl and the plan. What somebody concludes sta
 by hand, and is taken into the page as it is.
 """
 
+import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from itertools import combinations
 from pathlib import Path
 
 from matplotlib.figure import Figure
@@ -17,38 +17,51 @@ from fedspm.experiments.plan import Panel, Plan
 from fedspm.experiments.records import Records
 from fedspm.files import write_atomically
 from fedspm.likelihood.diagnostics import Bridge, bridge_errors, solved_lines
-from fedspm.pictures import convergence, over_values, panel_curves, rendered
+from fedspm.pictures import Curves, convergence, note_above, over_values, panel_curves, rendered
 from fedspm.tables import LATEX, MARKDOWN, REACHED, Style, difference_rows, figures, made_with, markdown_table
 
 Reached = dict[str, list[Method]]  # by panel
 
 
 def write_results(plan: Plan, records: Records, folder: Path, command: str) -> Reached:
-    """All files of results/NAME; returns what every panel reached."""
-    reached = {panel.name: panel_methods(plan, records, panel.name) for panel in plan.panels}
-    reached = {name: methods for name, methods in reached.items() if methods}
-    if reached:
-        less = reductions(plan, records)
-        mark = [f"**Reduced:** {'; '.join(less)}.", ""] if less else []
-        over = [f"{plan.panel(name).title}: {_seeds(methods[0].curves).lower()}" for name, methods in reached.items()]
-        write_atomically(
-            folder / "table.md", "\n".join([*mark, f"{'; '.join(over)}.", "", *summary(plan, reached, MARKDOWN), ""])
-        )
-        notes = [*(f"% reduced: {each}" for each in less), *(f"% {each}" for each in over)]
-        write_atomically(folder / "table.tex", "\n".join([*notes, latex(plan, reached)]))
-        if figure := picture(plan, records, reached):
-            if less:
-                figure.suptitle(f"reduced: {'; '.join(less)}", fontsize=7)
-            for kind in ("svg", "png"):
-                write_atomically(folder / f"figure.{kind}", rendered(figure, kind))
-        write_atomically(folder / "README.md", "\n".join(page(plan, records, reached, mark, folder, command)))
+    """All files of results/NAME; returns what every panel reached with the seeds that most of its rows have."""
+    if not records.lines:
+        return {}
+    less, groups = reductions(plan, records), by_seeds(plan, records)
+    mark = marked(less)
+    tables, typeset = [*mark], [*(f"% reduced: {each}" for each in less)]
+    for seeds, found in groups.items():
+        tables += [f"{_seeds(seeds)}:", "", *summary(plan, found, MARKDOWN), ""]
+        typeset += [f"% {_seeds(seeds).lower()}", *latex(plan, found, less)]
+    write_atomically(folder / "table.md", "\n".join(tables))
+    write_atomically(folder / "table.tex", "\n".join([*typeset, ""]))
+    reached = {panel.name: methods for panel in plan.panels if (methods := panel_methods(plan, records, panel.name))}
+    if figure := picture(plan, records, reached):
+        if less:
+            note_above(figure, f"reduced: {'; '.join(less)}")
+        for kind in ("svg", "png"):
+            write_atomically(folder / f"figure.{kind}", rendered(figure, kind))
+    write_atomically(folder / "README.md", "\n".join(page(plan, records, mark, folder, command)))
     return reached
 
 
+def marked(less: Sequence[str]) -> list[str]:
+    return [f"**Reduced:** {'; '.join(less)}.", ""] if less else []
+
+
 def panel_methods(plan: Plan, records: Records, panel: str) -> list[Method]:
-    """Rows of a panel over the seeds that all of them have."""
+    """Rows of a panel over the seeds that all, or else most, of them have."""
     lines = records.of_panel(panel, plan)
     return _titled(plan, same_seeds(lines)[0]) if lines else []
+
+
+def by_seeds(plan: Plan, records: Records) -> dict[tuple[int, ...], Reached]:
+    """What the panels reached with the same seeds, for tables that show all of them side by side."""
+    found: dict[tuple[int, ...], Reached] = {}
+    for panel in plan.panels:
+        for lines in same_seeds(records.of_panel(panel.name, plan)):
+            found.setdefault(_seeds_of(lines), {})[panel.name] = _titled(plan, lines)
+    return found
 
 
 def _titled(plan: Plan, lines: Sequence[Record]) -> list[Method]:
@@ -60,25 +73,20 @@ def _titled(plan: Plan, lines: Sequence[Record]) -> list[Method]:
 
 
 def same_seeds(lines: Sequence[Record]) -> list[list[Record]]:
-    """Lines that belong into one table, since another seed is another partition: all rows with the seeds that every one
-    of them has, then, where two rows or more share others, those with the most. Rows without a common seed stay
-    together."""
-    seeds: dict[str, frozenset[int]] = {}
+    """Lines that belong into one table, since another seed is another partition: rows with the seeds that all of them
+    have, and for every larger set of seeds that some row has, the rows that have all of it. Most rows first."""
+    having: dict[str, frozenset[int]] = {}
     for line in lines:
-        seeds[line["method"]] = seeds.get(line["method"], frozenset()) | {line["seed"]}
-    common = frozenset.intersection(*seeds.values())
+        having[line["method"]] = having.get(line["method"], frozenset()) | {line["seed"]}
+    wanted = set(having.values())
+    if wanted and (common := frozenset.intersection(*wanted)):
+        wanted.add(common)
+    tables = [[line for line in lines if line["seed"] in seeds and seeds <= having[line["method"]]] for seeds in wanted]
+    return sorted(tables, key=lambda table: (-len({line["method"] for line in table}), _seeds_of(table)))
 
-    def rows(wanted: frozenset[int]) -> int:
-        return sum(wanted <= having for having in seeds.values())
 
-    pairs = {one & other for one, other in combinations(seeds.values(), 2)}
-    most = max(pairs, key=lambda wanted: (len(wanted), rows(wanted)), default=common)
-    if not common:
-        return [list(lines)]
-    return [
-        [line for line in lines if line["seed"] in wanted and wanted <= seeds[line["method"]]]
-        for wanted in ((common, most) if len(most) > len(common) else (common,))
-    ]
+def _seeds_of(lines: Sequence[Record]) -> tuple[int, ...]:
+    return tuple(sorted({line["seed"] for line in lines}))
 
 
 def missing(plan: Plan, records: Records) -> list[str]:
@@ -97,16 +105,30 @@ def missing(plan: Plan, records: Records) -> list[str]:
 
 
 def reductions(plan: Plan, records: Records) -> list[str]:
-    """Where a training had less than the plan says: rounds, or any other setting."""
-    found: dict[str, None] = {}
+    """Where less was trained than the plan says: rounds or other settings, and how many trainings."""
+    done, wanted = len(records.lines.keys() & plan.keys()), len(plan.keys())
+    return other_settings(plan, records) + ([f"{done} of {wanted} trainings"] if done < wanted else [])
+
+
+def other_settings(plan: Plan, records: Records) -> list[str]:
+    """What differs from the plan in trainings that were done, and in which rows if not in all."""
+    found: dict[str, dict[str, None]] = {}
     for line in records.ordered(plan):
+        given = recorded(line["settings"])
         wanted = resolve(plan.settings_of(plan.panel(line["panel"]), line["method"]))
-        for key, (asked, given) in changed(wanted, recorded(line["settings"])).items():
-            if key == "rounds":
-                found[f"{given} rounds instead of {asked}"] = None
-            elif key not in ("seed", "horizon", "eval_every"):
-                found[f"{key} = {given} instead of {asked}"] = None
-    return list(found)
+        said = [
+            f"{key} = {now} instead of {asked}"
+            for key, (asked, now) in changed(wanted, given).items()
+            if key not in ("seed", "rounds", "horizon", "eval_every")
+        ]
+        if given.schedule != wanted.schedule:
+            said.append(f"a schedule of {given.schedule} rounds instead of {wanted.schedule}")
+        if given.rounds < min(wanted.rounds, given.schedule):
+            said.append(f"the first {given.rounds} rounds of {given.schedule}")
+        for each in said:
+            found.setdefault(each, {})[line["method"]] = None
+    rows = {line["method"] for line in records.lines.values()}
+    return [each if rows == of.keys() else f"{each} ({', '.join(of)})" for each, of in found.items()]
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
@@ -118,16 +140,40 @@ def summary(plan: Plan, reached: Reached, style: Style) -> list[str]:
     return markdown_table(headings, rows)
 
 
-def latex(plan: Plan, reached: Reached) -> str:
+def latex(plan: Plan, reached: Reached, less: Sequence[str]) -> list[str]:
+    """The same for a paper; what was reduced stands below."""
     headings, rows = _wide(plan, reached, LATEX)
-    lines = [" & ".join(row).replace("×", r"$\times$").replace("_", r"\_") + r" \\" for row in (headings, *rows)]
-    columns = "l" + "c" * (len(headings) - 1)
-    parts = [rf"\begin{{tabular}}{{{columns}}}", r"\toprule", lines[0], r"\midrule", *lines[1:], r"\bottomrule"]
-    return "\n".join([r"% \usepackage{booktabs}; superscripts mark the three best", *parts, r"\end{tabular}", ""])
+    width, panels = len(headings), len(reached)
+    spans = [rf"\multicolumn{{{panels}}}{{c}}{{{metric} accuracy}}" for metric in ("System", "Average")]
+    titles = ["Method", *(plan.panel(name).title for name in reached), *(plan.panel(name).title for name in reached)]
+    lines = [" & ".join(map(_tex, row)) + r" \\" for row in (titles, *rows)]
+    note = [rf"\multicolumn{{{width}}}{{l}}{{\footnotesize Reduced: {_tex('; '.join(less))}}} \\"] if less else []
+    return [
+        r"% \usepackage{booktabs}; superscripts mark the three best",
+        rf"\begin{{tabular}}{{l{'c' * (width - 1)}}}",
+        r"\toprule",
+        " & ".join(["", *spans]) + r" \\",
+        rf"\cmidrule(lr){{2-{1 + panels}}} \cmidrule(lr){{{2 + panels}-{width}}}",
+        lines[0],
+        r"\midrule",
+        *lines[1:],
+        r"\bottomrule",
+        *note,
+        r"\end{tabular}",
+    ]
+
+
+def _tex(text: str) -> str:
+    """Letters that LaTeX does not know, or takes for something else; formulas stay."""
+    if text.startswith("$"):
+        return text
+    text = re.sub(r"α_(\w+)", r"$\\alpha_{\\mathrm{\1}}$", text)
+    text = re.sub(r"_(?!{)", r"\\_", text)
+    return text.replace("×", r"$\times$").replace("%", r"\%").replace("μ", r"$\mu$").replace("–", "--")
 
 
 def _wide(plan: Plan, reached: Reached, style: Style) -> tuple[list[str], list[list[str]]]:
-    titles = {method.name: method.title.split(", ")[0] for methods in reached.values() for method in methods}
+    titles = {method.name: method.title for methods in reached.values() for method in methods}
     headings, columns = ["method"], []
     for metric in ("system", "average"):
         for name, methods in reached.items():
@@ -163,7 +209,7 @@ def panel_tables(plan: Plan, records: Records, panel: Panel) -> list[str]:
     """What a panel reached beside the paper; over several seeds also how far each is from the best."""
     text = []
     for lines in same_seeds(records.of_panel(panel.name, plan)):
-        methods, seeds = _titled(plan, lines), sorted({line["seed"] for line in lines})
+        methods, seeds = _titled(plan, lines), _seeds_of(lines)
         text += [f"{_seeds(seeds)}:", "", *beside_the_paper(panel, methods), ""]
         if len(seeds) > 1 < len(methods):
             text += [f"Difference to the best in points, paired by seed, with its {CONFIDENCE:.0%} interval:", ""]
@@ -206,28 +252,38 @@ def picture(plan: Plan, records: Records, reached: Reached) -> Figure | None:
         methods = next(iter(reached.values()))
         shown = {metric: {m.name: m.accuracy[metric] for m in methods} for metric in ("system", "average")}
         return over_values(plan.axis, "accuracy", shown)
-    return panel_curves(
-        {plan.panel(name).title: {m.title: m.curves for m in methods} for name, methods in reached.items()}
-    )
+    metrics = ACCURACIES if len(reached) == 1 else {"system": ACCURACIES["system"]}
+    panels = [
+        Curves(
+            f"{plan.panel(name).title}\n{_seeds(methods[0].curves).lower()}",
+            f"{metric} accuracy",
+            key,
+            {method.title: method.curves for method in methods if metric in method.accuracy},
+        )
+        for name, methods in reached.items()
+        for metric, key in metrics.items()
+    ]
+    return panel_curves([panel for panel in panels if panel.methods])
 
 
-def page(plan: Plan, records: Records, reached: Reached, mark: list[str], folder: Path, command: str) -> list[str]:
+def page(plan: Plan, records: Records, mark: list[str], folder: Path, command: str) -> list[str]:
     lines = records.ordered(plan)
     began = sorted(line["created"][:10] for line in lines)
     days = began[0] if began[0] == began[-1] else f"{began[0]} to {began[-1]}"
     text = [
         f"# {plan.title}",
         "",
-        f"In the paper: {plan.source}. Last written by `{command}`; `fedspm experiment {plan.name}` goes on.",
+        f"{plan.whence} `{command}` makes it, and goes on where it stopped.",
         "",
         f"{made_with(lines[0])}; {len(lines)} trainings begun {days}.",
         "Accuracy on test rows in per cent, mean ± standard deviation over seeds where there are several. Every figure",
         "is from `cells.jsonl`.",
         "",
+        *mark,
     ]
-    text += mark
-    for name in reached:
-        text += [f"## {plan.panel(name).title}", "", *panel_tables(plan, records, plan.panel(name))]
+    for panel in plan.panels:
+        if tables := panel_tables(plan, records, panel):
+            text += [f"## {panel.title}", "", *tables]
     if plan.picture == "convergence":
         text += ["## Convergence", "", *bridge_table(plan, records), ""]
     if (folder / "figure.png").exists():

@@ -1,0 +1,55 @@
+"""Many trainings side by side: what stops them, and two grids on the same folder."""
+
+import json
+import subprocess
+import sys
+from contextlib import closing
+
+from commands import fedspm
+from fedspm.config import resolve
+from fedspm.grid import Cell, Grid
+
+FIRST_ENDS = "import json, sys, time; 'first' in json.load(sys.stdin)['folder'] or time.sleep(60)"
+
+
+class Looking:
+    def __init__(self):
+        self.begun, self.ended_cells = [], []
+
+    def began(self, cell):
+        self.begun.append(cell.row)
+
+    def heard(self, cell, line): ...
+
+    def ended(self, cell, problem):
+        self.ended_cells.append(cell.row)
+
+    def stopping(self): ...
+
+
+def test_when_results_cannot_be_taken_nothing_more_is_begun(tmp_path, monkeypatch):
+    def start(self):
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        return subprocess.Popen([sys.executable, "-c", FIRST_ENDS], text=True, **pipes)
+
+    monkeypatch.setattr(Grid, "_start", start)
+    monkeypatch.setattr(Cell, "finished", lambda self: self.row in looking.ended_cells)
+    looking = Looking()
+    cells = [Cell(row, resolve({}), tmp_path / row) for row in ("first", "second", "third")]
+    grid = Grid(cells, 1, "", looking)
+    with closing(grid.run()) as ended:
+        cell, problem = next(ended)  # and then the disk is full
+    assert (cell.row, problem) == ("first", None)
+    assert grid.stopped
+    assert "third" not in looking.begun
+
+
+def test_two_grids_on_the_same_folder_share_the_work(tmp_path):
+    order = ["experiment", "table1", "--panels", "fashion-mnist", "--methods", "fedavg,fedprox", "--jobs", "1"]
+    order += ["--seeds", "0", "--rounds", "1"]
+    order += ["--set", "data.name=fashion-sample", "--set", "predictor.steps=1", "--out", str(tmp_path)]
+    other = subprocess.Popen([sys.executable, "-m", "fedspm.cli", *order], stdout=subprocess.PIPE, text=True)
+    fedspm(*order)
+    assert other.wait(timeout=120) == 0
+    lines = [json.loads(text) for text in (tmp_path / "table1" / "cells.jsonl").read_text().splitlines()]
+    assert [line["method"] for line in lines] == ["fedavg", "fedprox"]
