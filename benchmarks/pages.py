@@ -9,7 +9,7 @@ from pathlib import Path
 from fedspm.comparison import CONFIDENCE, method_rows
 from fedspm.experiments import load_plan
 from fedspm.experiments.records import Records
-from fedspm.experiments.results import bridge_table, missing, panel_tables, reductions, same_seeds
+from fedspm.experiments.results import bridge_table, marked, missing, panel_tables, reductions, same_seeds
 from fedspm.tables import MARKDOWN, REACHED, accuracy_rows, difference_rows, markdown_table
 
 ROOT = Path(__file__).parents[1]
@@ -80,9 +80,7 @@ def tables(experiment: str) -> str:
     plan, found = load_plan(experiment), records(experiment)
     if not found.lines:
         return "Not run yet."
-    less, text = reductions(plan, found), []
-    if less:
-        text += [f"**Reduced:** {'; '.join(less)}.", ""]
+    text = marked(reductions(plan, found))
     for panel in plan.panels:
         if found.of_panel(panel.name, plan):
             text += [f"### {panel.title}", "", *panel_tables(plan, found, panel)]
@@ -92,7 +90,7 @@ def tables(experiment: str) -> str:
     if conclusion.exists():
         text += [conclusion.read_text().strip(), ""]
     absent = [f"- {each}" for each in missing(plan, found)]
-    return "\n".join([*text, *(["Not run:", "", *absent] if absent else ["All of it was run."])])
+    return "\n".join([*text, *(["Not run:", "", *absent] if absent else ["Every training of the plan was run."])])
 
 
 def filled(page: str) -> str:
@@ -108,7 +106,7 @@ def main() -> None:
         following = re.search(r"^## .*", rest, re.MULTILINE | re.DOTALL)
         page.write_text(before.rstrip() + "\n\n" + section(name) + ("\n" + following.group() if following else ""))
     readme = ROOT / "README.md"
-    marked = r"(<!-- results -->\n\n).*?(\n\n!\[Accuracy over rounds\])"
+    marked = r"(<!-- results -->\n\n).*?(\n\n!\[System accuracy over rounds\])"
     readme.write_text(re.sub(marked, lambda found: found[1] + table() + found[2], readme.read_text(), flags=re.DOTALL))
     results = ROOT / "docs" / "results.md"
     results.write_text(filled(results.read_text()))

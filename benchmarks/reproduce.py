@@ -1,8 +1,8 @@
 """`make reproduce`: train a slice of table 1 anew and compare it with the committed cells.
 
-FedAvg and FedSPM (1×) on Fashion-MNIST, seed 0, the first 40 of 200 rounds, default preset. On the same versions and
-processor the numbers come out the same; elsewhere rounding differs, and a training amplifies it, so a point and a half
-is allowed. Exits with 1 if anything differs by more.
+FedAvg and FedSPM (1×) on Fashion-MNIST, seed 0, the first 40 of 200 rounds, default preset. Where the order of a sum
+differs, as on another processor or with other kernels than those of the day on which a cell was trained, rounding does,
+and a training amplifies it; so a point and a half is allowed. Exits with 1 if anything differs by more.
 """
 
 import shutil

@@ -21,7 +21,6 @@ class Metrics(BaseModel, strict=True):
     round: int
     system_accuracy: float
     average_accuracy: float
-    parameters: dict[str, int]
     seconds: float
 
 
