@@ -203,6 +203,13 @@ def test_less_than_the_plan_is_marked_everywhere(tmp_path):
     assert r"\footnotesize Reduced: data.name = fashion-sample" in (tmp_path / "table.tex").read_text()
 
 
+def test_the_papers_numbers_stand_beside_its_own_data_only(tmp_path):
+    plan = load_plan("table1")
+    wanted = Narrowed([0], ["fedavg"], ["fashion-mnist"], settings={"data": {"name": "fashion-sample"}})
+    records = recorded(tmp_path / "cells.jsonl", [line(cell) for cell in plan_cells(plan, wanted, tmp_path)])
+    assert "39.15" not in "\n".join(panel_tables(plan, records, plan.panel("fashion-mnist")))
+
+
 def test_another_schedule_is_told_from_the_first_rounds_of_the_same_and_rows_are_named(tmp_path):
     plan = load_plan("isic")
     (whole,) = plan_cells(plan, Narrowed([0], ["fedavg"], settings={"rounds": 100}), tmp_path)

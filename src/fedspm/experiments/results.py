@@ -208,6 +208,8 @@ def beside_the_paper(panel: Panel, methods: Sequence[Method]) -> list[str]:
 def panel_tables(plan: Plan, records: Records, panel: Panel) -> list[str]:
     """What a panel reached beside the paper; over several seeds also how far each is from the best."""
     text = []
+    if any(line["settings"]["data"]["name"] != _data_of(plan, panel) for line in records.of_panel(panel.name, plan)):
+        panel = panel.model_copy(update={"paper": {}})  # its numbers are for other data
     for lines in same_seeds(records.of_panel(panel.name, plan)):
         methods, seeds = _titled(plan, lines), _seeds_of(lines)
         text += [f"{_seeds(seeds)}:", "", *beside_the_paper(panel, methods), ""]
@@ -215,6 +217,10 @@ def panel_tables(plan: Plan, records: Records, panel: Panel) -> list[str]:
             text += [f"Difference to the best in points, paired by seed, with its {CONFIDENCE:.0%} interval:", ""]
             text += [*markdown_table(REACHED, difference_rows(methods, MARKDOWN)), ""]
     return text
+
+
+def _data_of(plan: Plan, panel: Panel) -> str:
+    return resolve(plan.settings, panel.settings).data.name
 
 
 def _seeds(numbers: Iterable[int]) -> str:
