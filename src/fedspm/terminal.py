@@ -7,7 +7,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
-from rich.console import Console
+from rich.console import Console, Group
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -19,6 +19,7 @@ from rich.progress import (
     TimeRemainingColumn,
 )
 from rich.table import Table
+from rich.text import Text
 
 console = Console(highlight=False)
 errors = Console(stderr=True, highlight=False)
@@ -127,14 +128,14 @@ def _duration(seconds: float | None) -> str:
     )
 
 
-def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> Table:
-    """First column to the left, the others to the right."""
-    table = Table(title=escape(title), title_justify="left", title_style="bold")
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> Group:
+    """First column to the left, the others to the right, and above them a title that may be wider than the table."""
+    table = Table()
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="right" if i else "left", no_wrap=True)
     for row in rows:
         table.add_row(*map(escape, row))
-    return table
+    return Group(Text(title, style="bold"), table)
 
 
 def results_table(metrics: dict[str, Any], title: str) -> Table:

@@ -103,7 +103,7 @@ def _look(plan: "Plan", wanted: "Narrowed", out: Path) -> "tuple[Sequence[Cell],
 
 def _run(plan: "Plan", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
     from fedspm.comparison import slowest_first
-    from fedspm.experiments.results import missing, reductions, write_results
+    from fedspm.experiments.results import missing, named_seeds, reductions, write_results
     from fedspm.tables import PLAIN, REACHED, accuracy_rows
 
     todo, records = _look(plan, wanted, out)
@@ -116,7 +116,7 @@ def _run(plan: "Plan", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
 
     with grid(todo, slowest_first(todo), jobs, write) as reached:
         for panel, rows in reached.items():
-            title = f"\n{plan.panel(panel).title}, seeds {', '.join(map(str, rows[0].curves))}: accuracy in per cent"
+            title = f"\n{plan.panel(panel).title}, {named_seeds(rows[0].curves)}: accuracy in per cent"
             console.print(plain_table(REACHED, accuracy_rows(rows, PLAIN), title))
         if reached and (less := reductions(plan, records)):
             say(f"reduced   {'; '.join(less)}")

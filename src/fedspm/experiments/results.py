@@ -31,8 +31,8 @@ def write_results(plan: Plan, records: Records, folder: Path, command: str) -> R
     mark = marked(less)
     tables, typeset = [*mark], [*(f"% reduced: {each}" for each in less)]
     for seeds, found in groups.items():
-        tables += [f"{_seeds(seeds)}:", "", *summary(plan, found, MARKDOWN), ""]
-        typeset += [f"% {_seeds(seeds).lower()}", *latex(plan, found, less)]
+        tables += [f"{named_seeds(seeds).capitalize()}:", "", *summary(plan, found, MARKDOWN), ""]
+        typeset += [f"% {named_seeds(seeds)}", *latex(plan, found, less)]
     write_atomically(folder / "table.md", "\n".join(tables))
     write_atomically(folder / "table.tex", "\n".join([*typeset, ""]))
     reached = {panel.name: methods for panel in plan.panels if (methods := panel_methods(plan, records, panel.name))}
@@ -100,7 +100,7 @@ def missing(plan: Plan, records: Records) -> list[str]:
                 which = "all rows" if len(rows) == len(plan.rows) else ", ".join(rows)
                 lacking.setdefault(which, []).append(seed)
         for which, seeds in lacking.items():
-            lines.append(f"{panel.title}, {_seeds(seeds).lower()}: {which}")
+            lines.append(f"{panel.title}, {named_seeds(seeds)}: {which}")
     return lines
 
 
@@ -212,7 +212,7 @@ def panel_tables(plan: Plan, records: Records, panel: Panel) -> list[str]:
         panel = panel.model_copy(update={"paper": {}})  # its numbers are for other data
     for lines in same_seeds(records.of_panel(panel.name, plan)):
         methods, seeds = _titled(plan, lines), _seeds_of(lines)
-        text += [f"{_seeds(seeds)}:", "", *beside_the_paper(panel, methods), ""]
+        text += [f"{named_seeds(seeds).capitalize()}:", "", *beside_the_paper(panel, methods), ""]
         if len(seeds) > 1 < len(methods):
             text += [f"Difference to the best in points, paired by seed, with its {CONFIDENCE:.0%} interval:", ""]
             text += [*markdown_table(REACHED, difference_rows(methods, MARKDOWN)), ""]
@@ -223,9 +223,9 @@ def _data_of(plan: Plan, panel: Panel) -> str:
     return resolve(plan.settings, panel.settings).data.name
 
 
-def _seeds(numbers: Iterable[int]) -> str:
+def named_seeds(numbers: Iterable[int]) -> str:
     text = ", ".join(map(str, sorted(numbers)))
-    return f"Seed{'s' if ',' in text else ''} {text}"
+    return f"seed{'s' if ',' in text else ''} {text}"
 
 
 def bridges(plan: Plan, records: Records) -> dict[str, Bridge]:
@@ -261,7 +261,7 @@ def picture(plan: Plan, records: Records, reached: Reached) -> Figure | None:
     metrics = ACCURACIES if len(reached) == 1 else {"system": ACCURACIES["system"]}
     panels = [
         Curves(
-            f"{plan.panel(name).title}\n{_seeds(methods[0].curves).lower()}",
+            f"{plan.panel(name).title}\n{named_seeds(methods[0].curves)}",
             f"{metric} accuracy",
             key,
             {method.title: method.curves for method in methods if metric in method.accuracy},
