@@ -80,7 +80,8 @@ def tables(experiment: str) -> str:
     plan, found = load_plan(experiment), records(experiment)
     if not found.lines:
         return "Not run yet."
-    text = marked(reductions(plan, found))
+    less = reductions(plan, found)
+    text = marked(less)
     for panel in plan.panels:
         if found.of_panel(panel.name, plan):
             text += [f"### {panel.title}", "", *panel_tables(plan, found, panel)]
@@ -89,14 +90,17 @@ def tables(experiment: str) -> str:
     conclusion = ROOT / "results" / experiment / "CONCLUSION.md"
     if conclusion.exists():
         text += [conclusion.read_text().strip(), ""]
-    absent = [f"- {each}" for each in missing(plan, found)]
-    return "\n".join([*text, *(["Not run:", "", *absent] if absent else ["Every training of the plan was run."])])
+    if absent := missing(plan, found):
+        text += ["Not run:", "", *(f"- {each}" for each in absent)]
+    else:
+        text.append("Every training of the plan was run" + (", reduced as said above." if less else "."))
+    return "\n".join(text)
 
 
 def filled(page: str) -> str:
     """docs/results.md with its tables: each between `<!-- NAME -->` and `<!-- end -->`."""
-    marked = r"<!-- (\w+) -->\n.*?<!-- end -->"
-    return re.sub(marked, lambda at: f"<!-- {at[1]} -->\n\n{tables(at[1])}\n\n<!-- end -->", page, flags=re.DOTALL)
+    between = r"<!-- (\w+) -->\n.*?<!-- end -->"
+    return re.sub(between, lambda at: f"<!-- {at[1]} -->\n\n{tables(at[1])}\n\n<!-- end -->", page, flags=re.DOTALL)
 
 
 def main() -> None:
@@ -106,8 +110,8 @@ def main() -> None:
         following = re.search(r"^## .*", rest, re.MULTILINE | re.DOTALL)
         page.write_text(before.rstrip() + "\n\n" + section(name) + ("\n" + following.group() if following else ""))
     readme = ROOT / "README.md"
-    marked = r"(<!-- results -->\n\n).*?(\n\n!\[System accuracy over rounds\])"
-    readme.write_text(re.sub(marked, lambda found: found[1] + table() + found[2], readme.read_text(), flags=re.DOTALL))
+    between = r"(<!-- results -->\n\n).*?(\n\n!\[System accuracy over rounds\])"
+    readme.write_text(re.sub(between, lambda found: found[1] + table() + found[2], readme.read_text(), flags=re.DOTALL))
     results = ROOT / "docs" / "results.md"
     results.write_text(filled(results.read_text()))
 

@@ -73,7 +73,9 @@ def accuracies(experiment):
 def test_accuracies_in_a_conclusion_are_those_of_a_cell_or_of_the_paper(name):
     conclusion = RESULTS / name / "CONCLUSION.md"
     if conclusion.exists():
-        assert not set(re.findall(r"\b\d\d\.\d\d\b", conclusion.read_text())) - accuracies(name) - RECOUNTED
+        text = conclusion.read_text(encoding="utf-8")
+        known = accuracies(name) | RECOUNTED | (accuracies("table1") if "table 1" in text else set())
+        assert not set(re.findall(r"\b\d\d\.\d\d\b", text)) - known
 
 
 def test_accuracies_in_the_readme_are_those_of_a_cell():
@@ -90,7 +92,7 @@ def test_the_files_of_an_experiment_are_those_that_its_cells_make(tmp_path, name
         if (committed / each).exists():
             shutil.copy(committed / each, tmp_path)
     page = (committed / "README.md").read_text()
-    command = re.search(r"`(fedspm experiment [^`]*)` makes it", page)[1]
+    command = re.search(r"`(fedspm experiment [^`]*)` goes on", page)[1]
     write_results(load_plan(name), Records(tmp_path / "cells.jsonl"), tmp_path, command)
     for each in ("README.md", "table.md", "table.tex"):
         assert (tmp_path / each).read_text() == (committed / each).read_text(), each

@@ -3,13 +3,16 @@
 import json
 
 import pytest
+from typer.testing import CliRunner
 
 from commands import fedspm
+from fedspm.cli.app import app
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.experiments import EXPERIMENTS, Narrowed, load_plan
 from fedspm.experiments.plan import plan_cells
 from fedspm.experiments.records import Records
 from fedspm.experiments.results import (
+    _tex,
     bridge_table,
     missing,
     other_settings,
@@ -149,7 +152,7 @@ def test_the_page_shows_ours_beside_the_papers_and_what_is_missing(tmp_path):
     assert [method.name for method in reached["fashion-mnist"]] == ["fedavg", "fedspm-1x"]
     assert (tmp_path / "figure.svg").stat().st_size > 1000
     assert r"$40.50\pm0.71" in (tmp_path / "table.tex").read_text()
-    assert "`fedspm experiment table1` makes it" in page
+    assert "`fedspm experiment table1` goes on" in page
 
 
 def tables(lines):
@@ -219,6 +222,22 @@ def test_another_schedule_is_told_from_the_first_rounds_of_the_same_and_rows_are
         "a schedule of 100 rounds instead of 400 (fedavg)",
         "the first 100 rounds of 400 (ditto)",
     ]
+    (third,) = plan_cells(plan, Narrowed([1], ["ditto"]), tmp_path)
+    records = recorded(tmp_path / "cells.jsonl", [line(whole), line(part), line(third)])
+    assert other_settings(plan, records)[1] == "the first 100 rounds of 400 (ditto 0)"
+    constant = load_plan("momentum")
+    (cell,) = plan_cells(constant, Narrowed([0], ["mu-0"], rounds=100), tmp_path)
+    assert other_settings(constant, recorded(tmp_path / "cells.jsonl", [line(cell)])) == ["the first 100 rounds of 200"]
+
+
+def test_rows_on_other_data_are_refused_before_they_are_trained(tmp_path):
+    plan = load_plan("table1")
+    (known,) = plan_cells(plan, Narrowed([0], ["fedavg"], ["fashion-mnist"]), tmp_path)
+    other = plan_cells(plan, Narrowed([0], ["fedprox"], ["fashion-mnist"], settings={"data": {"clients": 4}}), tmp_path)
+    records = recorded(tmp_path / "cells.jsonl", [line(known)])
+    with pytest.raises(FedSPMError, match="fedavg seed 0 on other data than fedprox would see"):
+        records.refuse_other_data(other)
+    records.refuse_other_data(plan_cells(plan, Narrowed([0], ["fedprox"], ["fashion-mnist"]), tmp_path))
 
 
 def test_latex_knows_every_letter(tmp_path):
@@ -227,6 +246,9 @@ def test_latex_knows_every_letter(tmp_path):
     write_results(plan, recorded(tmp_path / "cells.jsonl", [line(cell) for cell in cells]), tmp_path, "")
     text = (tmp_path / "table.tex").read_text()
     assert text.isascii()
+    assert _tex(r"50 % of a_b & c#1 {x} μ – ~\ ") == (
+        r"50 \% of a\_b \& c\#1 \{x\} $\mu$ -- \textasciitilde{}\textbackslash{} "
+    )
     assert r"Method & $\alpha_{\mathrm{inter}}$ = 2, $\alpha_{\mathrm{intra}}$ = 2 &" in text
     assert r"\multicolumn{2}{c}{System accuracy}" in text
 
@@ -238,6 +260,9 @@ def test_rounds_without_a_solution_are_counted(tmp_path):
     diagnostics = [{"round": 0, "fixed": None, **surrogate}, {"round": 1, "fixed": solved, **surrogate}]
     one, two, *_ = plan_cells(plan, Narrowed(), tmp_path)
     lines = [line(one, diagnostics=diagnostics), line(two, diagnostics=diagnostics[:1])]
+    again = plan_cells(plan, Narrowed([1], [one.row]), tmp_path)[0]
+    seeds = "\n".join(bridge_table(plan, recorded(tmp_path / "cells.jsonl", [*lines, line(again, diagnostics=[])])))
+    assert "0, seed 1" in seeds
     table = "\n".join(bridge_table(plan, recorded(tmp_path / "cells.jsonl", lines)))
     assert "1 of 2" in table
     assert "1 of 1" in table
@@ -270,16 +295,19 @@ def test_an_experiment_runs_from_the_command_line_and_goes_on(tmp_path):
         (["table1", "--methods", ","], "--methods ','"),
         (["table1", "--seeds", ""], "--seeds ''"),
         (["table1", "--rounds", "300"], "--rounds 300: the schedule has 200"),
+        (["table1", "--set", "algorithm=fedavg"], "--set changes what the row fedprox is about"),
+        (["table1", "--set", "seed=4"], "use --seeds instead"),
         (["all", "--methods", "fedavg,fedsgd"], "--methods fedsgd: no experiment has it"),
         (["table1", "--out", "file/below"], "cannot be written: Not a directory"),
     ],
 )
-def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path, arguments, sentence):
+def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path, monkeypatch, arguments, sentence):
+    monkeypatch.chdir(tmp_path)
     (tmp_path / "file").write_text("")
-    refused = fedspm("experiment", *arguments, check=False, cwd=tmp_path)
-    assert refused.returncode == 1
-    assert sentence in refused.stderr
-    assert not list(tmp_path.rglob("manifest.json"))
+    refused = CliRunner().invoke(app, ["experiment", *arguments])
+    assert isinstance(refused.exception, FedSPMError)
+    assert sentence in str(refused.exception)
+    assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
 def test_the_list_counts_what_the_plan_wants(tmp_path):

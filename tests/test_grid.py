@@ -9,6 +9,7 @@ from commands import fedspm
 from fedspm.config import resolve
 from fedspm.grid import Cell, Grid
 
+DIES = "import os, sys; sys.stdout.write('{'); sys.stdout.flush(); os._exit(3)"
 FIRST_ENDS = "import json, sys, time; 'first' in json.load(sys.stdin)['folder'] or time.sleep(60)"
 
 
@@ -27,12 +28,24 @@ class Looking:
     def stopping(self): ...
 
 
-def test_when_results_cannot_be_taken_nothing_more_is_begun(tmp_path, monkeypatch):
+def starting(program):
     def start(self):
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
-        return subprocess.Popen([sys.executable, "-c", FIRST_ENDS], text=True, **pipes)
+        return subprocess.Popen([sys.executable, "-c", program], text=True, **pipes)
 
-    monkeypatch.setattr(Grid, "_start", start)
+    return start
+
+
+def test_a_process_that_dies_in_the_middle_of_a_line_disturbs_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(Grid, "_start", starting(DIES))
+    cells = [Cell(row, resolve({}), tmp_path / row) for row in ("first", "second")]
+    ended = list(Grid(cells, 1, "", Looking()).run())
+    assert [cell.row for cell, _ in ended] == ["first", "second"]
+    assert all(problem for _, problem in ended)
+
+
+def test_when_results_cannot_be_taken_nothing_more_is_begun(tmp_path, monkeypatch):
+    monkeypatch.setattr(Grid, "_start", starting(FIRST_ENDS))
     monkeypatch.setattr(Cell, "finished", lambda self: self.row in looking.ended_cells)
     looking = Looking()
     cells = [Cell(row, resolve({}), tmp_path / row) for row in ("first", "second", "third")]
@@ -44,12 +57,12 @@ def test_when_results_cannot_be_taken_nothing_more_is_begun(tmp_path, monkeypatc
     assert "third" not in looking.begun
 
 
-def test_two_grids_on_the_same_folder_share_the_work(tmp_path):
-    order = ["experiment", "table1", "--panels", "fashion-mnist", "--methods", "fedavg,fedprox", "--jobs", "1"]
+def test_two_grids_on_the_same_folder_do_not_disturb_each_other(tmp_path):
+    order = ["experiment", "table1", "--panels", "fashion-mnist", "--methods", "fedavg", "--jobs", "1"]
     order += ["--seeds", "0", "--rounds", "1"]
     order += ["--set", "data.name=fashion-sample", "--set", "predictor.steps=1", "--out", str(tmp_path)]
     other = subprocess.Popen([sys.executable, "-m", "fedspm.cli", *order], stdout=subprocess.PIPE, text=True)
     fedspm(*order)
     assert other.wait(timeout=120) == 0
     lines = [json.loads(text) for text in (tmp_path / "table1" / "cells.jsonl").read_text().splitlines()]
-    assert [line["method"] for line in lines] == ["fedavg", "fedprox"]
+    assert [line["method"] for line in lines] == ["fedavg"]

@@ -52,11 +52,12 @@ def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> No
             refuse_other_settings(run, config)
             checkpoint, federation = run.go_on()
         else:
-            (folder / "config.toml").unlink(missing_ok=True)  # killed before the manifest was there: nothing has begun
+            Run(folder).sweep()  # killed before the manifest was there: nothing has begun
+            (folder / "config.toml").unlink(missing_ok=True)
             run, federation = Run.begin(folder, config, command)
         done = train(config, federation, run.algorithm(), run, teller, checkpoint)
-    if done == config.rounds:
-        write_report(run, run.model(), federation)
+        if done == config.rounds:
+            write_report(run, run.model(), federation)
 
 
 def refuse_other_settings(run: Run, config: Config) -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
-from fedspm.likelihood.diagnostics import Bridge, bridge_errors, solved_lines
+from fedspm.likelihood.diagnostics import Bridge, bridge_errors, shown_bridge, solved_lines
 from fedspm.likelihood.profile import accumulation_factors
 from fedspm.pictures import convergence, rendered
 from fedspm.runs import Run
@@ -29,10 +29,7 @@ def bridge_rows(found: Sequence[tuple[Run, str, Bridge | None]]) -> list[list[st
     rows = []
     for run, gauge, bridge in found:
         name = [run.path.name, f"{run.config.router.momentum:g}", gauge]
-        if bridge is None:
-            rows.append([*name, "–", "–", "–", "–", "all"])
-            continue
-        rows.append([*name, *(f"{value:.3g}" for value in bridge.final), str(bridge.unsolved)])
+        rows.append([*name, *shown_bridge(bridge), "all" if bridge is None else str(bridge.unsolved)])
     return rows
 
 

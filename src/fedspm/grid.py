@@ -21,6 +21,7 @@ from typing import Any, Protocol, runtime_checkable
 from fedspm.cell import refuse_other_settings
 from fedspm.config import Config
 from fedspm.core.process import cores
+from fedspm.errors import FedSPMError
 from fedspm.runs import Run
 from fedspm.terminal import GridProgress, grid_progress
 
@@ -93,7 +94,7 @@ class Grid:
                     if problem is not None or futures[future].finished():
                         yield futures[future], problem
             except BaseException:  # whoever takes the results cannot: the pool would go on to the last cell unheard
-                self._stop()
+                self._interrupt()
                 raise
 
     def _train(self, cell: Cell) -> str | None:
@@ -101,22 +102,14 @@ class Grid:
             if self.stopped:
                 return None
             process = self._processes[cell] = self._start()
-        if self.stopped:  # between the two lines above
-            process.send_signal(signal.SIGINT)
-        self.watcher.began(cell)
-        workers = max(1, cores() // self.jobs)
-        config = cell.config.model_copy(update={"workers": workers}).said()
-        assert process.stdin is not None
-        assert process.stdout is not None
         with process:
-            errors: list[str] = []
-            reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
-            reader.start()
-            json.dump({"folder": str(cell.folder), "config": config, "command": self.command}, process.stdin)
-            process.stdin.close()
-            for line in process.stdout:
-                self.watcher.heard(cell, json.loads(line))
-            reader.join()
+            if self.stopped:  # between the two lines above
+                process.send_signal(signal.SIGINT)
+            try:
+                errors = self._listen(cell, process)
+            except (OSError, ValueError, FedSPMError) as error:  # it died in the middle of a line, or before the first
+                process.kill()
+                errors = [str(error)]
         del self._processes[cell]
         problem = None
         if process.returncode and not self.stopped:
@@ -124,6 +117,22 @@ class Grid:
             problem = said[-1] if said else f"its process was killed (exit {process.returncode})"
         self.watcher.ended(cell, problem)
         return problem
+
+    def _listen(self, cell: Cell, process: "subprocess.Popen[str]") -> list[str]:
+        """Hand over the order, and pass on what is heard until the process falls silent; returns what it complained."""
+        self.watcher.began(cell)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        errors: list[str] = []
+        reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
+        reader.start()
+        config = cell.config.model_copy(update={"workers": max(1, cores() // self.jobs)}).said()
+        json.dump({"folder": str(cell.folder), "config": config, "command": self.command}, process.stdin)
+        process.stdin.close()
+        for line in process.stdout:
+            self.watcher.heard(cell, json.loads(line))
+        reader.join()
+        return errors
 
     def _start(self) -> subprocess.Popen[str]:
         """In a session of its own, so that Ctrl-C reaches this process only, which passes it on once."""
@@ -136,10 +145,9 @@ class Grid:
             start_new_session=True,
         )
 
-    def _stop(self) -> None:
+    def _interrupt(self) -> None:
         """Every process ends its round and leaves a checkpoint; nothing is begun any more."""
         self.stopped = True
-        self.watcher.stopping()
         for process in list(self._processes.values()):
             process.send_signal(signal.SIGINT)
 
@@ -150,7 +158,8 @@ class Grid:
                 for process in list(self._processes.values()):
                     process.kill()
                 raise KeyboardInterrupt
-            self._stop()
+            self.watcher.stopping()
+            self._interrupt()
 
         before = signal.signal(signal.SIGINT, stop)
         try:

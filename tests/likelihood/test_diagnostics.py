@@ -10,7 +10,7 @@ from commands import fedspm
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
-from fedspm.likelihood.diagnostics import Diagnosis, bridge_errors
+from fedspm.likelihood.diagnostics import Diagnosis, bridge_errors, shown_bridge
 from fedspm.likelihood.profile import exact_q2, profile_log_el, surrogate_q2
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round
@@ -115,7 +115,8 @@ def test_bridge_errors_by_hand():
     np.testing.assert_allclose(found.epsilon, np.cumsum(epsilon) / [1, 2, 3, 4])
     np.testing.assert_allclose(found.delta, np.array([0.5, 0.5, 0.5]) / np.sqrt([1, 2, 3]))
     np.testing.assert_allclose(found.gradient, [4, 2.5, 14 / 3, 5])
-    assert found.final == (5, found.gamma2, found.epsilon[-1], found.delta[-1])
+    assert shown_bridge(found) == [f"{value:.3g}" for value in (5, gamma2, sum(epsilon) / 4, 0.5 / np.sqrt(3))]
+    assert shown_bridge(bridge_errors(lines[-1:]))[3] == "–"
     assert (found.rounds.tolist(), found.compared.tolist(), found.unsolved) == ([1, 2, 3, 5], [1, 2, 3], 1)
     with pytest.raises(FedSPMError, match="raw gauge"):
         bridge_errors(lines, "raw")

@@ -1,5 +1,6 @@
 """fedspm experiment: the paper's tables and figures, trained and written by one command each."""
 
+from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
 from typing import TYPE_CHECKING, Annotated
@@ -10,7 +11,7 @@ from fedspm.cli.app import app
 from fedspm.cli.compare import grid
 from fedspm.cli.options import Jobs, Set
 from fedspm.cli.speaking import as_typed, say
-from fedspm.errors import FedSPMError
+from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.terminal import console, plain_table
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fedspm.grid import Cell
 
 SHIFTS = "shifts"  # pictures only
+RESULTS = Path("results")
 
 
 @app.command()
@@ -32,7 +34,7 @@ def experiment(
     panels: Annotated[str | None, typer.Option(help="Panels with commas. (default: all of the experiment)")] = None,
     rounds: Annotated[int | None, typer.Option(min=1, help="Only the first rounds of the schedule.")] = None,
     jobs: Jobs = None,
-    out: Annotated[Path, typer.Option(help="Folder of all results.")] = Path("results"),
+    out: Annotated[Path, typer.Option(help="Folder of all results.")] = RESULTS,
     set_: Set = None,
 ) -> None:
     """Re-run a table or a figure of the paper; what is done is not trained again."""
@@ -54,27 +56,24 @@ def experiment(
             *(part for each in set_ or [] for part in ("--set", each)),
         ],
     )
-    _require_folder(out)
+    plans = [load_plan(each) for each in (EXPERIMENTS if name == "all" else [name]) if each != SHIFTS]
+    if name == "all":
+        _run_all(plans, wanted, out, jobs)
+    elif plans:
+        _run(plans[0], wanted, out, jobs)
     if name in (SHIFTS, "all"):
         _draw_shifts(wanted, out / SHIFTS)
-    if name == "all":
-        _run_all([load_plan(each) for each in EXPERIMENTS], wanted, out, jobs)
-    elif name != SHIFTS:
-        _run(load_plan(name), wanted, out, jobs)
 
 
 def _run_all(plans: "Sequence[Plan]", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
     """One after the other; what is refused is refused before anything is trained, and a failure stops no other."""
-    todo = [(plan, narrowed) for plan in plans if (narrowed := wanted.known_to(plan))]
-    if unknown := {*(wanted.rows or ())} - {row for plan, _ in todo for row in plan.rows}:
+    if unknown := {*(wanted.rows or ())} - {row for plan in plans for row in plan.rows}:
         raise FedSPMError(f"--methods {', '.join(sorted(unknown))}: no experiment has it")
-    if unknown := {*(wanted.panels or ())} - {panel.name for plan, _ in todo for panel in plan.panels}:
+    if unknown := {*(wanted.panels or ())} - {panel.name for plan in plans for panel in plan.panels}:
         raise FedSPMError(f"--panels {', '.join(sorted(unknown))}: no experiment has it")
+    todo = [(plan, narrowed) for plan in plans if (narrowed := wanted.known_to(plan))]
     for plan, narrowed in todo:
-        _look(plan, narrowed, out)
-    if len(todo) < len(plans):
-        known = [plan.name for plan, _ in todo]
-        say(f"nothing of that in {', '.join(plan.name for plan in plans if plan.name not in known)}")
+        _wanted(plan, narrowed, out)
     failures = []
     for plan, narrowed in todo:
         try:
@@ -86,8 +85,8 @@ def _run_all(plans: "Sequence[Plan]", wanted: "Narrowed", out: Path, jobs: int |
         raise FedSPMError(f"not finished: {', '.join(failures)}; the same command goes on")
 
 
-def _look(plan: "Plan", wanted: "Narrowed", out: Path) -> "tuple[Sequence[Cell], Records]":
-    """The trainings that are wanted and not done yet, and what is known; other settings than recorded are refused."""
+def _wanted(plan: "Plan", wanted: "Narrowed", out: Path) -> "tuple[Sequence[Cell], Records]":
+    """The trainings that are asked for, and all that is known of the plan; what does not fit together is refused."""
     from fedspm.experiments import EXPERIMENTS
     from fedspm.experiments.plan import plan_cells
     from fedspm.experiments.records import Records
@@ -95,10 +94,10 @@ def _look(plan: "Plan", wanted: "Narrowed", out: Path) -> "tuple[Sequence[Cell],
     cells = plan_cells(plan, wanted, out / plan.name)
     records = Records(out / plan.name / "cells.jsonl")
     others = [out / name / "cells.jsonl" for name in EXPERIMENTS if name != plan.name]
-    records.borrow(cells, [Records(path) for path in others])
-    todo = [cell for cell in cells if cell not in records]
-    say(f"{plan.name}: {plan.title}; {len(cells) - len(todo)} of {len(cells)} trainings are in {records.path}")
-    return todo, records
+    whole = plan_cells(plan, replace(wanted, seeds=None, rows=None, panels=None), out / plan.name)
+    records.borrow([*whole, *cells], [Records(path) for path in others])
+    records.refuse_other_data(cells)
+    return cells, records
 
 
 def _run(plan: "Plan", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
@@ -106,13 +105,16 @@ def _run(plan: "Plan", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
     from fedspm.experiments.results import missing, named_seeds, reductions, write_results
     from fedspm.tables import PLAIN, REACHED, accuracy_rows
 
-    todo, records = _look(plan, wanted, out)
+    cells, records = _wanted(plan, wanted, out)
+    todo = [cell for cell in cells if cell not in records]
+    say(f"{plan.name}: {plan.title}; {len(cells) - len(todo)} of {len(cells)} trainings are known")
     folder = out / plan.name
     _require_folder(folder)
 
     def write(_: str) -> "Reached":
-        records.take(todo, plan)
-        return write_results(plan, records, folder, wanted.command(plan))
+        with records.lock:  # another grid may write the same files
+            records.take(todo, plan)
+            return write_results(plan, records, folder, wanted.command(plan))
 
     with grid(todo, slowest_first(todo), jobs, write) as reached:
         for panel, rows in reached.items():
@@ -160,7 +162,11 @@ def _list(out: Path) -> None:
     say(f"{SHIFTS:11} {'':25} One image under all shifts, labels and mixing weights of every client (appendix)")
     for name in EXPERIMENTS:
         plan = load_plan(name)
-        records = Records(out / name / "cells.jsonl")
+        try:
+            records = Records(out / name / "cells.jsonl")
+        except DamagedFile as error:
+            say(f"{name:11} {error}")
+            continue
         done = f"{len(records.lines.keys() & plan.keys())} of {len(plan.keys())} done"
         if other_settings(plan, records):
             done += ", reduced"

@@ -55,8 +55,10 @@ class Plan(Strict):
         return list(self.rows)
 
     def settings_of(self, panel: Panel, row: str) -> dict[str, Any]:
-        chosen = self.rows[row] if isinstance(self.rows, Mapping) else row_settings(row)
-        return merged(self.settings, panel.settings, chosen)
+        return merged(self.settings, panel.settings, self.row_settings(row))
+
+    def row_settings(self, row: str) -> Mapping[str, Any]:
+        return self.rows[row] if isinstance(self.rows, Mapping) else row_settings(row)
 
     def panel(self, name: str) -> Panel:
         return next(panel for panel in self.panels if panel.name == name)
@@ -71,7 +73,7 @@ class Narrowed:
     panels: Sequence[str] | None = None
     rounds: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    options: Sequence[str] = ()  # rounds and settings as they were typed
+    options: Sequence[str] = ()  # rounds, folder and settings as they were typed
 
     def command(self, plan: "Plan") -> str:
         """What trains the rest of a plan in the same way."""
@@ -96,7 +98,9 @@ def load_plan(name: str) -> Plan:
 
 def plan_cells(plan: Plan, wanted: Narrowed, folder: Path) -> list[Cell]:
     """The trainings that are wanted, panel by panel, seed by seed."""
-    seeds = _chosen("--seeds", wanted.seeds, plan.seeds) if wanted.seeds is None else list(wanted.seeds)
+    if "seed" in wanted.settings:
+        raise FedSPMError("--set seed: use --seeds instead")
+    seeds = plan.seeds if wanted.seeds is None else wanted.seeds
     rows = _chosen("--methods", wanted.rows, plan.row_names())
     names = _chosen("--panels", wanted.panels, [panel.name for panel in plan.panels])
     cells = []
@@ -106,6 +110,10 @@ def plan_cells(plan: Plan, wanted: Narrowed, folder: Path) -> list[Cell]:
         for seed in seeds:
             for row in rows:
                 config = resolve(plan.settings_of(panel, row), wanted.settings, {"seed": seed})
+                if config != resolve(
+                    plan.settings_of(panel, row), wanted.settings, plan.row_settings(row), {"seed": seed}
+                ):
+                    raise FedSPMError(f"--set changes what the row {row} is about; leave it out")
                 if wanted.rounds is not None and wanted.rounds != config.rounds:
                     # the first rounds of the same schedule, not a shorter schedule
                     if wanted.rounds > config.schedule:

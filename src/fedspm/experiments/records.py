@@ -34,6 +34,9 @@ class Line(BaseModel, strict=True):
     title: str
     data_fingerprint: str
     created: str
+    fedspm: str
+    versions: dict[str, str]
+    machine: dict[str, Any]
     metrics: list[Metrics] = Field(min_length=1)
     diagnostics: list[dict[str, Any]]
 
@@ -48,6 +51,7 @@ class Records:
     def __init__(self, path: Path):
         self.path = path
         self.lines = self._read()
+        self.lock = FileLock(path.parent / ".lock")  # of the whole folder: tables are made of these lines
 
     def _read(self) -> dict[Key, dict[str, Any]]:
         if not self.path.exists():
@@ -83,6 +87,17 @@ class Records:
             )
         return True
 
+    def refuse_other_data(self, cells: Sequence[Cell]) -> None:
+        """Rows of a panel with the same seed are compared, so all have to see the same data."""
+        known = {(panel, seed): (row, recorded(line["settings"])) for (panel, row, seed), line in self.lines.items()}
+        for cell in cells:
+            row, config = known.get((cell.panel, cell.config.seed), (cell.row, cell.config))
+            if (config.data, config.shift) != (cell.config.data, cell.config.shift):
+                raise FedSPMError(
+                    f"{self.path} has {cell.panel} {row} seed {cell.config.seed} on other data than {cell.row} would "
+                    f"see ({'; '.join(differences(config, cell.config))}); give another --out"
+                )
+
     def borrow(self, cells: Sequence[Cell], others: "Sequence[Records]") -> None:
         """Trainings that another experiment has done with the same settings: table 2's centre is a panel of table 1."""
         known = {(line["seed"], _settings(line)): line for other in others for line in other.lines.values()}
@@ -94,7 +109,7 @@ class Records:
     def take(self, cells: Sequence[Cell], plan: Plan) -> None:
         """Add what has been finished meanwhile, here or by another process, and write it in the order of the plan."""
         self.path.parent.mkdir(parents=True, exist_ok=True)
-        with FileLock(self.path.parent / ".lock"):
+        with self.lock:
             written = self._read()
             self.lines |= written
             for cell in [cell for cell in cells if cell not in self and cell.finished()]:

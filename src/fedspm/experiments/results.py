@@ -7,20 +7,26 @@ by hand, and is taken into the page as it is.
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
 
 from matplotlib.figure import Figure
 
 from fedspm.comparison import ACCURACIES, CONFIDENCE, Method, Record, method_rows
 from fedspm.config import changed, recorded, resolve
-from fedspm.experiments.plan import Panel, Plan
+from fedspm.experiments.plan import Key, Panel, Plan
 from fedspm.experiments.records import Records
 from fedspm.files import write_atomically
-from fedspm.likelihood.diagnostics import Bridge, bridge_errors, solved_lines
+from fedspm.likelihood.diagnostics import Bridge, bridge_errors, shown_bridge, solved_lines
 from fedspm.pictures import Curves, convergence, note_above, over_values, panel_curves, rendered
 from fedspm.tables import LATEX, MARKDOWN, REACHED, Style, difference_rows, figures, made_with, markdown_table
 
 Reached = dict[str, list[Method]]  # by panel
+NAMED = 6  # trainings whose names stand in a mark
+LETTERS = str.maketrans(
+    {"\\": r"\textbackslash{}", "×": r"$\times$", "α": r"$\alpha$", "μ": r"$\mu$", "–": "--", "~": r"\textasciitilde{}"}
+    | {letter: "\\" + letter for letter in "&%$#_{}"}
+)
 
 
 def write_results(plan: Plan, records: Records, folder: Path, command: str) -> Reached:
@@ -111,8 +117,8 @@ def reductions(plan: Plan, records: Records) -> list[str]:
 
 
 def other_settings(plan: Plan, records: Records) -> list[str]:
-    """What differs from the plan in trainings that were done, and in which rows if not in all."""
-    found: dict[str, dict[str, None]] = {}
+    """What differs from the plan in trainings that were done, and in which of them if not in all."""
+    found: dict[str, list[Key]] = {}
     for line in records.ordered(plan):
         given = recorded(line["settings"])
         wanted = resolve(plan.settings_of(plan.panel(line["panel"]), line["method"]))
@@ -123,12 +129,20 @@ def other_settings(plan: Plan, records: Records) -> list[str]:
         ]
         if given.schedule != wanted.schedule:
             said.append(f"a schedule of {given.schedule} rounds instead of {wanted.schedule}")
-        if given.rounds < min(wanted.rounds, given.schedule):
-            said.append(f"the first {given.rounds} rounds of {given.schedule}")
+        if given.rounds < (whole := min(wanted.rounds, given.schedule)):
+            said.append(f"the first {given.rounds} rounds of {whole}")
         for each in said:
-            found.setdefault(each, {})[line["method"]] = None
-    rows = {line["method"] for line in records.lines.values()}
-    return [each if rows == of.keys() else f"{each} ({', '.join(of)})" for each, of in found.items()]
+            found.setdefault(each, []).append((line["panel"], line["method"], line["seed"]))
+    return [each if len(of) == len(records.lines) else f"{each} ({_named(of, records)})" for each, of in found.items()]
+
+
+def _named(keys: Sequence[Key], records: Records) -> str:
+    """Trainings by what tells them apart from the others: panel, row, seed."""
+    several = [len({key[i] for key in records.lines}) > 1 for i in range(3)]
+    names = dict.fromkeys(
+        " ".join(str(part) for part, tells in zip(key, several, strict=True) if tells) for key in keys
+    )
+    return ", ".join([*names][:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
@@ -167,9 +181,10 @@ def _tex(text: str) -> str:
     """Letters that LaTeX does not know, or takes for something else; formulas stay."""
     if text.startswith("$"):
         return text
-    text = re.sub(r"α_(\w+)", r"$\\alpha_{\\mathrm{\1}}$", text)
-    text = re.sub(r"_(?!{)", r"\\_", text)
-    return text.replace("×", r"$\times$").replace("%", r"\%").replace("μ", r"$\mu$").replace("–", "--")
+    plain, *rest = re.split(r"α_(\w+)", text)
+    subscripts = [rf"$\alpha_{{\mathrm{{{part}}}}}$" for part in rest[::2]]
+    following = [part.translate(LETTERS) for part in rest[1::2]]
+    return plain.translate(LETTERS) + "".join(chain(*zip(subscripts, following, strict=True)))
 
 
 def _wide(plan: Plan, reached: Reached, style: Style) -> tuple[list[str], list[list[str]]]:
@@ -208,7 +223,9 @@ def beside_the_paper(panel: Panel, methods: Sequence[Method]) -> list[str]:
 def panel_tables(plan: Plan, records: Records, panel: Panel) -> list[str]:
     """What a panel reached beside the paper; over several seeds also how far each is from the best."""
     text = []
-    if any(line["settings"]["data"]["name"] != _data_of(plan, panel) for line in records.of_panel(panel.name, plan)):
+    wanted = resolve(plan.settings, panel.settings)
+    given = [recorded(line["settings"]) for line in records.of_panel(panel.name, plan)]
+    if any((each.data, each.shift) != (wanted.data, wanted.shift) for each in given):
         panel = panel.model_copy(update={"paper": {}})  # its numbers are for other data
     for lines in same_seeds(records.of_panel(panel.name, plan)):
         methods, seeds = _titled(plan, lines), _seeds_of(lines)
@@ -219,10 +236,6 @@ def panel_tables(plan: Plan, records: Records, panel: Panel) -> list[str]:
     return text
 
 
-def _data_of(plan: Plan, panel: Panel) -> str:
-    return resolve(plan.settings, panel.settings).data.name
-
-
 def named_seeds(numbers: Iterable[int]) -> str:
     text = ", ".join(map(str, sorted(numbers)))
     return f"seed{'s' if ',' in text else ''} {text}"
@@ -231,18 +244,23 @@ def named_seeds(numbers: Iterable[int]) -> str:
 def bridges(plan: Plan, records: Records) -> dict[str, Bridge]:
     """The bridge errors of every diagnosed training in which eq. 6 had a solution at least once."""
     lines = [line for line in records.ordered(plan) if solved_lines(line["diagnostics"], "fixed")]
-    return {line["method"]: bridge_errors(line["diagnostics"]) for line in lines}
+    return {_bridged(line, records): bridge_errors(line["diagnostics"]) for line in lines}
+
+
+def _bridged(line: Record, records: Records) -> str:
+    name = f"μ = {line['settings']['router']['momentum']:g}"
+    return name if len({seed for _, _, seed in records.lines}) == 1 else f"{name}, seed {line['seed']}"
 
 
 def bridge_table(plan: Plan, records: Records) -> list[str]:
     found = bridges(plan, records)
     rows = []
     for line in records.ordered(plan):
-        bridge, last = found.get(line["method"]), line["metrics"][-1]
-        shown = [f"{value:.3g}" for value in bridge.final] if bridge else ["–"] * 4
+        name, last = _bridged(line, records), line["metrics"][-1]
+        bridge = found.get(name)
         unsolved = bridge.unsolved if bridge else len(line["diagnostics"])
         share = f"{unsolved} of {len(line['diagnostics'])}"
-        rows.append([f"{line['settings']['router']['momentum']:g}", *shown, share, f"{last['routing_accuracy']:.4f}"])
+        rows.append([name.removeprefix("μ = "), *shown_bridge(bridge), share, f"{last['routing_accuracy']:.4f}"])
     headings = ["μ", "mean of ‖∇F‖²", "Γ₂", "mean ε", "sum of δ / √T", "rounds without solution", "routing accuracy"]
     return markdown_table(headings, rows)
 
@@ -253,7 +271,7 @@ def bridge_table(plan: Plan, records: Records) -> list[str]:
 def picture(plan: Plan, records: Records, reached: Reached) -> Figure | None:
     if plan.picture == "convergence":
         found = bridges(plan, records)
-        return convergence({name.replace("mu-", "μ = "): bridge for name, bridge in found.items()}) if found else None
+        return convergence(found) if found else None
     if plan.picture == "values":
         methods = next(iter(reached.values()))
         shown = {metric: {m.name: m.accuracy[metric] for m in methods} for metric in ("system", "average")}
@@ -279,7 +297,7 @@ def page(plan: Plan, records: Records, mark: list[str], folder: Path, command: s
     text = [
         f"# {plan.title}",
         "",
-        f"{plan.whence} `{command}` makes it, and goes on where it stopped.",
+        f"{plan.whence} `{command}` goes on with it.",
         "",
         f"{made_with(lines[0])}; {len(lines)} trainings begun {days}.",
         "Accuracy on test rows in per cent, mean ± standard deviation over seeds where there are several. Every figure",

@@ -5,7 +5,6 @@ F = −pℓ/n, f⁽ᵗ⁾ = −Q₂⁽ᵗ⁾/n and f̃⁽ᵗ⁾ = −Q̃₂⁽�
 in the gauge in which the weights of λ = τ/n sum to one, and `raw`, where it often has no solution (then None).
 """
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, runtime_checkable
@@ -200,10 +199,13 @@ class Bridge:
     gamma2: float  # Γ̂₂: the 95 % quantile of ‖∇f‖²/‖∇f̃‖²
     unsolved: int  # rounds without a solution
 
-    @property
-    def final(self) -> tuple[float, float, float, float]:
-        """T⁻¹ Σ ‖∇F‖², Γ̂₂, ε̄_T and δ̄_T after the last round."""
-        return self.gradient[-1], self.gamma2, self.epsilon[-1], self.delta[-1] if len(self.delta) else math.nan
+
+def shown_bridge(bridge: Bridge | None) -> list[str]:
+    """T⁻¹ Σ ‖∇F‖², Γ̂₂, ε̄_T and δ̄_T after the last solved round, for a table."""
+    if bridge is None:
+        return ["–"] * 4
+    values = [bridge.gradient[-1], bridge.gamma2, bridge.epsilon[-1], *bridge.delta[-1:]]
+    return [*(f"{value:.3g}" for value in values), "–"][:4]
 
 
 def solved_lines(lines: Sequence[Mapping[str, Any]], gauge: str) -> list[Mapping[str, Any]]:
