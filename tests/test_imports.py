@@ -49,7 +49,7 @@ MAY_IMPORT = {
     | {"algorithms", "config", "core", "data", "deploy", "engines", "files", "manifest", "runs", "training"},
     "diagnose": LEAVES | {"files", "likelihood", "pictures", "runs"},
     "queries": LEAVES | {"core", "data", "evaluation", "runs"},
-    "cell": LEAVES | {"config", "report", "runs", "training"},
+    "cell": LEAVES | {"config", "files", "report", "runs", "training"},
     "grid": LEAVES | {"cell", "config", "core", "runs", "terminal"},
     "comparison": LEAVES | {"algorithms", "config", "grid", "runs"},
     "tables": LEAVES | {"comparison", "files", "grid", "pictures", "runs"},
