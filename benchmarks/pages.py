@@ -8,8 +8,9 @@ from pathlib import Path
 
 from fedspm.comparison import CONFIDENCE, method_rows
 from fedspm.experiments import load_plan
+from fedspm.experiments.coverage import missing, reductions
 from fedspm.experiments.records import Records
-from fedspm.experiments.results import bridge_table, marked, missing, panel_tables, reductions, same_seeds
+from fedspm.experiments.results import bridge_table, marked, panel_tables, same_seeds
 from fedspm.tables import MARKDOWN, REACHED, accuracy_rows, difference_rows, markdown_table
 
 ROOT = Path(__file__).parents[1]

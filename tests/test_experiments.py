@@ -9,19 +9,10 @@ from commands import fedspm
 from fedspm.cli.app import app
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.experiments import EXPERIMENTS, Narrowed, load_plan
+from fedspm.experiments.coverage import missing, other_settings, reductions
 from fedspm.experiments.plan import plan_cells
 from fedspm.experiments.records import Records
-from fedspm.experiments.results import (
-    _tex,
-    bridge_table,
-    missing,
-    other_settings,
-    panel_methods,
-    panel_tables,
-    reductions,
-    same_seeds,
-    write_results,
-)
+from fedspm.experiments.results import _tex, bridge_table, panel_methods, panel_tables, same_seeds, write_results
 
 
 def line(cell, system=0.5, **more):

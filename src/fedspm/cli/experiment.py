@@ -102,7 +102,8 @@ def _wanted(plan: "Plan", wanted: "Narrowed", out: Path) -> "tuple[Sequence[Cell
 
 def _run(plan: "Plan", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
     from fedspm.comparison import slowest_first
-    from fedspm.experiments.results import missing, named_seeds, reductions, write_results
+    from fedspm.experiments.coverage import missing, named_seeds, reductions
+    from fedspm.experiments.results import write_results
     from fedspm.tables import PLAIN, REACHED, accuracy_rows
 
     cells, records = _wanted(plan, wanted, out)
@@ -156,8 +157,8 @@ def _draw_shifts(wanted: "Narrowed", folder: Path) -> None:
 
 def _list(out: Path) -> None:
     from fedspm.experiments import EXPERIMENTS, load_plan
+    from fedspm.experiments.coverage import other_settings
     from fedspm.experiments.records import Records
-    from fedspm.experiments.results import other_settings
 
     say(f"{SHIFTS:11} {'':25} One image under all shifts, labels and mixing weights of every client (appendix)")
     for name in EXPERIMENTS:

@@ -5,7 +5,7 @@ by hand, and is taken into the page as it is.
 """
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from itertools import chain
 from pathlib import Path
@@ -13,8 +13,9 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedspm.comparison import ACCURACIES, CONFIDENCE, Method, Record, method_rows
-from fedspm.config import changed, recorded, resolve
-from fedspm.experiments.plan import Key, Panel, Plan
+from fedspm.config import recorded, resolve
+from fedspm.experiments.coverage import missing, named_seeds, reductions
+from fedspm.experiments.plan import Panel, Plan
 from fedspm.experiments.records import Records
 from fedspm.files import write_atomically
 from fedspm.likelihood.diagnostics import Bridge, bridge_errors, shown_bridge, solved_lines
@@ -22,7 +23,6 @@ from fedspm.pictures import Curves, convergence, note_above, over_values, panel_
 from fedspm.tables import LATEX, MARKDOWN, REACHED, Style, difference_rows, figures, made_with, markdown_table
 
 Reached = dict[str, list[Method]]  # by panel
-NAMED = 6  # trainings whose names stand in a mark
 LETTERS = str.maketrans(
     {"\\": r"\textbackslash{}", "×": r"$\times$", "α": r"$\alpha$", "μ": r"$\mu$", "–": "--", "~": r"\textasciitilde{}"}
     | {letter: "\\" + letter for letter in "&%$#_{}"}
@@ -93,56 +93,6 @@ def same_seeds(lines: Sequence[Record]) -> list[list[Record]]:
 
 def _seeds_of(lines: Sequence[Record]) -> tuple[int, ...]:
     return tuple(sorted({line["seed"] for line in lines}))
-
-
-def missing(plan: Plan, records: Records) -> list[str]:
-    """What the plan has and nobody has trained, panel by panel; seeds that lack the same rows together."""
-    lines = []
-    for panel in plan.panels:
-        lacking: dict[str, list[int]] = {}
-        for seed in plan.seeds:
-            rows = [row for row in plan.row_names() if (panel.name, row, seed) not in records.lines]
-            if rows:
-                which = "all rows" if len(rows) == len(plan.rows) else ", ".join(rows)
-                lacking.setdefault(which, []).append(seed)
-        for which, seeds in lacking.items():
-            lines.append(f"{panel.title}, {named_seeds(seeds)}: {which}")
-    return lines
-
-
-def reductions(plan: Plan, records: Records) -> list[str]:
-    """Where less was trained than the plan says: rounds or other settings, and how many trainings."""
-    done, wanted = len(records.lines.keys() & plan.keys()), len(plan.keys())
-    return other_settings(plan, records) + ([f"{done} of {wanted} trainings"] if done < wanted else [])
-
-
-def other_settings(plan: Plan, records: Records) -> list[str]:
-    """What differs from the plan in trainings that were done, and in which of them if not in all."""
-    found: dict[str, list[Key]] = {}
-    for line in records.ordered(plan):
-        given = recorded(line["settings"])
-        wanted = resolve(plan.settings_of(plan.panel(line["panel"]), line["method"]))
-        said = [
-            f"{key} = {now} instead of {asked}"
-            for key, (asked, now) in changed(wanted, given).items()
-            if key not in ("seed", "rounds", "horizon", "eval_every")
-        ]
-        if given.schedule != wanted.schedule:
-            said.append(f"a schedule of {given.schedule} rounds instead of {wanted.schedule}")
-        if given.rounds < (whole := min(wanted.rounds, given.schedule)):
-            said.append(f"the first {given.rounds} rounds of {whole}")
-        for each in said:
-            found.setdefault(each, []).append((line["panel"], line["method"], line["seed"]))
-    return [each if len(of) == len(records.lines) else f"{each} ({_named(of, records)})" for each, of in found.items()]
-
-
-def _named(keys: Sequence[Key], records: Records) -> str:
-    """Trainings by what tells them apart from the others: panel, row, seed."""
-    several = [len({key[i] for key in records.lines}) > 1 for i in range(3)]
-    names = dict.fromkeys(
-        " ".join(str(part) for part, tells in zip(key, several, strict=True) if tells) for key in keys
-    )
-    return ", ".join([*names][:NAMED]) + (f" and {len(names) - NAMED} more" if len(names) > NAMED else "")
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------
@@ -234,11 +184,6 @@ def panel_tables(plan: Plan, records: Records, panel: Panel) -> list[str]:
             text += [f"Difference to the best in points, paired by seed, with its {CONFIDENCE:.0%} interval:", ""]
             text += [*markdown_table(REACHED, difference_rows(methods, MARKDOWN)), ""]
     return text
-
-
-def named_seeds(numbers: Iterable[int]) -> str:
-    text = ", ".join(map(str, sorted(numbers)))
-    return f"seed{'s' if ',' in text else ''} {text}"
 
 
 def bridges(plan: Plan, records: Records) -> dict[str, Bridge]:
