@@ -301,6 +301,26 @@ def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path, monkeypatch,
     assert [each.name for each in tmp_path.iterdir()] == ["file"]
 
 
+def test_all_refuses_before_anything_is_trained(tmp_path, monkeypatch):
+    began = []
+    monkeypatch.setattr("fedspm.cli.experiment._run", lambda plan, *_: began.append(plan.name))
+    plan = load_plan("isic")
+    (cell,) = plan_cells(plan, Narrowed([0], ["fedavg"], rounds=9), tmp_path)
+    recorded(tmp_path / "isic" / "cells.jsonl", [line(cell)])
+    order = ["experiment", "all", "--methods", "fedavg", "--seeds", "0", "--out", str(tmp_path)]
+    refused = CliRunner().invoke(app, order)
+    assert "rounds: 9, now 400" in str(refused.exception)
+    assert not began
+
+
+def test_the_page_names_the_folder_it_lies_in(tmp_path, monkeypatch):
+    called = []
+    monkeypatch.setattr("fedspm.cli.experiment._run", lambda plan, wanted, *_: called.append(wanted.command(plan)))
+    for out in (tmp_path, "results"):
+        CliRunner().invoke(app, ["experiment", "isic", "--rounds", "9", "--out", str(out)])
+    assert called == [f"fedspm experiment isic --rounds 9 --out {tmp_path}", "fedspm experiment isic --rounds 9"]
+
+
 def test_the_list_counts_what_the_plan_wants(tmp_path):
     plan = load_plan("table1")
     planned = plan_cells(plan, Narrowed([0], ["fedavg", "feddrm"], ["fashion-mnist"]), tmp_path)

@@ -53,6 +53,7 @@ def experiment(
         settings=parse_assignments(set_ or []),
         options=[
             *(["--rounds", str(rounds)] if rounds else []),
+            *(["--out", str(out)] if out != RESULTS else []),
             *(part for each in set_ or [] for part in ("--set", each)),
         ],
     )
@@ -85,8 +86,9 @@ def _run_all(plans: "Sequence[Plan]", wanted: "Narrowed", out: Path, jobs: int |
         raise FedSPMError(f"not finished: {', '.join(failures)}; the same command goes on")
 
 
-def _wanted(plan: "Plan", wanted: "Narrowed", out: Path) -> "tuple[Sequence[Cell], Records]":
-    """The trainings that are asked for, and all that is known of the plan; what does not fit together is refused."""
+def _wanted(plan: "Plan", wanted: "Narrowed", out: Path) -> "tuple[Sequence[Cell], Sequence[Cell], Records]":
+    """The trainings that are asked for, those of them that are not done, and all that is known of the plan; what does
+    not fit together is refused."""
     from fedspm.experiments import EXPERIMENTS
     from fedspm.experiments.plan import plan_cells
     from fedspm.experiments.records import Records
@@ -97,7 +99,7 @@ def _wanted(plan: "Plan", wanted: "Narrowed", out: Path) -> "tuple[Sequence[Cell
     whole = plan_cells(plan, replace(wanted, seeds=None, rows=None, panels=None), out / plan.name)
     records.borrow([*whole, *cells], [Records(path) for path in others])
     records.refuse_other_data(cells)
-    return cells, records
+    return cells, [cell for cell in cells if cell not in records], records
 
 
 def _run(plan: "Plan", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
@@ -106,8 +108,7 @@ def _run(plan: "Plan", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
     from fedspm.experiments.results import write_results
     from fedspm.tables import PLAIN, REACHED, accuracy_rows
 
-    cells, records = _wanted(plan, wanted, out)
-    todo = [cell for cell in cells if cell not in records]
+    cells, todo, records = _wanted(plan, wanted, out)
     say(f"{plan.name}: {plan.title}; {len(cells) - len(todo)} of {len(cells)} trainings are known")
     folder = out / plan.name
     _require_folder(folder)
