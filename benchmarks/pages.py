@@ -6,12 +6,10 @@
 import re
 from pathlib import Path
 
-from fedspm.comparison import CONFIDENCE, method_rows
 from fedspm.experiments import load_plan
 from fedspm.experiments.coverage import missing, reductions
 from fedspm.experiments.records import Records
-from fedspm.experiments.results import bridge_table, marked, panel_tables, same_seeds
-from fedspm.tables import MARKDOWN, REACHED, accuracy_rows, difference_rows, markdown_table
+from fedspm.experiments.results import bridge_table, marked, panel_tables
 
 ROOT = Path(__file__).parents[1]
 PLAN = load_plan("table1")
@@ -63,17 +61,9 @@ def section(name: str) -> str:
 
 
 def table() -> str:
-    """The README's: all methods with the default preset, and those that have more seeds over all of them."""
-    shown = []
-    for group in same_seeds(records("table1").of_panel(PANELS["default"], PLAN)):
-        methods, seeds = method_rows(group), sorted({line["seed"] for line in group})
-        if len(seeds) > 1:
-            shown.append(f"Mean ± standard deviation over seeds {', '.join(map(str, seeds))}:")
-        shown.append("\n".join(markdown_table(REACHED, accuracy_rows(methods, MARKDOWN))))
-        if len(seeds) > 1:
-            shown.append(f"Difference to the best in points, paired by seed, with its {CONFIDENCE:.0%} interval:")
-            shown.append("\n".join(markdown_table(REACHED, difference_rows(methods, MARKDOWN))))
-    return "\n\n".join(shown)
+    """The README's: the default preset without the paper's numbers, which are for other encoders and shifts."""
+    panel = PLAN.panel(PANELS["default"]).model_copy(update={"paper": {}})
+    return "\n".join(panel_tables(PLAN, records("table1"), panel)).strip()
 
 
 def tables(experiment: str) -> str:
