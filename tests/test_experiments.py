@@ -12,7 +12,15 @@ from fedspm.experiments import EXPERIMENTS, Narrowed, load_plan
 from fedspm.experiments.coverage import missing, other_settings, reductions
 from fedspm.experiments.plan import plan_cells
 from fedspm.experiments.records import Records
-from fedspm.experiments.results import _tex, bridge_table, panel_methods, panel_tables, same_seeds, write_results
+from fedspm.experiments.results import (
+    _tex,
+    bridge_table,
+    panel_methods,
+    panel_tables,
+    picture,
+    same_seeds,
+    write_results,
+)
 
 
 def line(cell, system=0.5, **more):
@@ -329,3 +337,30 @@ def test_the_list_counts_what_the_plan_wants(tmp_path):
     assert "2 of 132 done  " in fedspm("experiment", "list", "--out", tmp_path).stdout
     recorded(tmp_path / "table1" / "cells.jsonl", [line(cell) for cell in planned + beyond])
     assert "2 of 132 done, reduced" in fedspm("experiment", "list", "--out", tmp_path).stdout
+
+
+def test_a_damaged_record_stops_no_other_experiment(tmp_path):
+    plan = load_plan("table2")
+    (cell,) = plan_cells(plan, Narrowed([0], ["fedavg"], ["inter-2"]), tmp_path)
+    recorded(tmp_path / "table2" / "cells.jsonl", [line(cell)])
+    (tmp_path / "table1").mkdir()
+    (tmp_path / "table1" / "cells.jsonl").write_text("{]")
+    order = ["experiment", "table2", "--methods", "fedavg", "--seeds", "0", "--panels", "inter-2"]
+    done = CliRunner().invoke(app, [*order, "--out", str(tmp_path)])
+    assert done.exit_code == 0
+    assert "nothing is borrowed from table1" in done.output
+    assert "1 of 1 trainings are known" in done.output
+
+
+def test_a_method_has_the_same_colour_in_every_picture(tmp_path):
+    plan = load_plan("table2")
+    cells = plan_cells(plan, Narrowed([0], ["feddrm"], ["inter-0.5"]), tmp_path)
+    cells += plan_cells(plan, Narrowed([0], ["fedavg", "feddrm"], ["inter-2"]), tmp_path)
+    colours = []
+    for chosen in (cells, cells[1:]):
+        records = recorded(tmp_path / "cells.jsonl", [line(cell) for cell in chosen])
+        reached = {panel: panel_methods(plan, records, panel) for panel in dict.fromkeys(c.panel for c in chosen)}
+        axes = picture(plan, records, reached).axes[len(reached) - 1]
+        colours.append({each.get_label(): each.get_color() for each in axes.lines})
+    assert colours[0] == colours[1]
+    assert len(set(colours[0].values())) == 2

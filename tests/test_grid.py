@@ -10,6 +10,7 @@ from fedspm.config import resolve
 from fedspm.grid import Cell, Grid
 
 DIES = "import os, sys; sys.stdout.write('{'); sys.stdout.flush(); os._exit(3)"
+COMPLAINS = "import sys; sys.stdout.write('{'); sys.exit('the disk is full')"
 FIRST_ENDS = "import json, sys, time; 'first' in json.load(sys.stdin)['folder'] or time.sleep(60)"
 
 
@@ -42,6 +43,12 @@ def test_a_process_that_dies_in_the_middle_of_a_line_disturbs_no_other(tmp_path,
     ended = list(Grid(cells, 1, "", Looking()).run())
     assert [cell.row for cell, _ in ended] == ["first", "second"]
     assert all(problem for _, problem in ended)
+
+
+def test_what_a_process_said_before_it_died_is_what_went_wrong(tmp_path, monkeypatch):
+    monkeypatch.setattr(Grid, "_start", starting(COMPLAINS))
+    ((_, problem),) = Grid([Cell("first", resolve({}), tmp_path)], 1, "", Looking()).run()
+    assert problem == "the disk is full"
 
 
 def test_when_results_cannot_be_taken_nothing_more_is_begun(tmp_path, monkeypatch):

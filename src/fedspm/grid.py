@@ -102,37 +102,37 @@ class Grid:
             if self.stopped:
                 return None
             process = self._processes[cell] = self._start()
+        errors: list[str] = []
+        failure = ""
         with process:
+            reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
+            reader.start()
             if self.stopped:  # between the two lines above
                 process.send_signal(signal.SIGINT)
             try:
-                errors = self._listen(cell, process)
+                self._listen(cell, process)
             except (OSError, ValueError, FedSPMError) as error:  # it died in the middle of a line, or before the first
                 process.kill()
-                errors = [str(error)]
+                failure = str(error)
+            reader.join()
         del self._processes[cell]
         problem = None
         if process.returncode and not self.stopped:
-            said = [line.strip() for line in errors if line.strip()]
+            said = [line.strip() for line in (failure, *errors) if line.strip()]  # its own last words count most
             problem = said[-1] if said else f"its process was killed (exit {process.returncode})"
         self.watcher.ended(cell, problem)
         return problem
 
-    def _listen(self, cell: Cell, process: "subprocess.Popen[str]") -> list[str]:
-        """Hand over the order, and pass on what is heard until the process falls silent; returns what it complained."""
+    def _listen(self, cell: Cell, process: "subprocess.Popen[str]") -> None:
+        """Hand over the order, and pass on what is heard until the process falls silent."""
         self.watcher.began(cell)
         assert process.stdin is not None
         assert process.stdout is not None
-        errors: list[str] = []
-        reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
-        reader.start()
         config = cell.config.model_copy(update={"workers": max(1, cores() // self.jobs)}).said()
         json.dump({"folder": str(cell.folder), "config": config, "command": self.command}, process.stdin)
         process.stdin.close()
         for line in process.stdout:
             self.watcher.heard(cell, json.loads(line))
-        reader.join()
-        return errors
 
     def _start(self) -> subprocess.Popen[str]:
         """In a session of its own, so that Ctrl-C reaches this process only, which passes it on once."""

@@ -116,16 +116,18 @@ class Curves(NamedTuple):
     methods: Mapping[str, Mapping[int, Sequence[Mapping[str, Any]]]]  # lines by title and seed
 
 
-def panel_curves(panels: Sequence[Curves]) -> Figure:
-    """Means over seeds; FedSPM drawn thick, every other line dashed, so that one below shows."""
+def panel_curves(panels: Sequence[Curves], places: Mapping[str, int]) -> Figure:
+    """Means over seeds; FedSPM drawn thick, every other line dashed, so that one below shows.
+
+    A method has the colour of its place in the table, in every picture, whoever else is in it.
+    """
     columns = min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(max(5.2, 3.6 * columns), 3.6 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
-    titles = list(dict.fromkeys(title for panel in panels for title in panel.methods))
     for axes, panel in zip(grid, panels, strict=False):
         for title, seeds in panel.methods.items():
-            i = titles.index(title)
+            i = places[title]
             rounds, values = _common_rounds(seeds, panel.key)
             thick = title.startswith("FedSPM")
             axes.plot(
@@ -144,7 +146,8 @@ def panel_curves(panels: Sequence[Curves]) -> Figure:
     for axes in grid[len(panels) :]:
         axes.axis("off")
     handles = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    figure.legend(handles.values(), handles, loc="outside right upper", frameon=False, fontsize=7)
+    titles = sorted(handles, key=lambda title: places[title])
+    figure.legend([handles[each] for each in titles], titles, loc="outside right upper", frameon=False, fontsize=7)
     return figure
 
 

@@ -95,9 +95,14 @@ def _wanted(plan: "Plan", wanted: "Narrowed", out: Path) -> "tuple[Sequence[Cell
 
     cells = plan_cells(plan, wanted, out / plan.name)
     records = Records(out / plan.name / "cells.jsonl")
-    others = [out / name / "cells.jsonl" for name in EXPERIMENTS if name != plan.name]
+    others = []
+    for name in EXPERIMENTS:
+        try:
+            others += [Records(out / name / "cells.jsonl")] if name != plan.name else []
+        except DamagedFile as error:
+            say(f"nothing is borrowed from {name}: {error}")
     whole = plan_cells(plan, replace(wanted, seeds=None, rows=None, panels=None), out / plan.name)
-    records.borrow([*whole, *cells], [Records(path) for path in others])
+    records.borrow([*whole, *cells], others)
     records.refuse_other_data(cells)
     return cells, [cell for cell in cells if cell not in records], records
 

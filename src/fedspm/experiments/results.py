@@ -232,7 +232,9 @@ def picture(plan: Plan, records: Records, reached: Reached) -> Figure | None:
         for name, methods in reached.items()
         for metric, key in metrics.items()
     ]
-    return panel_curves([panel for panel in panels if panel.methods])
+    rows = plan.row_names()
+    places = {method.title: rows.index(method.name) for methods in reached.values() for method in methods}
+    return panel_curves([panel for panel in panels if panel.methods], places)
 
 
 def page(plan: Plan, records: Records, mark: list[str], folder: Path, command: str) -> list[str]:
