@@ -5,6 +5,8 @@ import subprocess
 import sys
 from contextlib import closing
 
+from filelock import FileLock
+
 from commands import fedspm
 from fedspm.config import resolve
 from fedspm.grid import Cell, Grid
@@ -25,6 +27,8 @@ class Looking:
 
     def ended(self, cell, problem):
         self.ended_cells.append(cell.row)
+
+    def waiting(self, cells): ...
 
     def stopping(self): ...
 
@@ -62,6 +66,52 @@ def test_when_results_cannot_be_taken_nothing_more_is_begun(tmp_path, monkeypatc
     assert (cell.row, problem) == ("first", None)
     assert grid.stopped
     assert "third" not in looking.begun
+
+
+def test_every_cell_is_trained_however_many_at_a_time(tmp_path, monkeypatch):
+    monkeypatch.setattr(Grid, "_start", starting("pass"))
+    monkeypatch.setattr(Cell, "finished", lambda self: self.row in looking.ended_cells)
+    looking = Looking()
+    cells = [Cell(str(i), resolve({}), tmp_path / str(i)) for i in range(8)]
+    assert {cell.row for cell, _ in Grid(cells, 3, "", looking).run()} == {str(i) for i in range(8)}
+
+
+def test_grids_share_cells(tmp_path, monkeypatch):
+    """The first cell is claimed by another grid, which is done with it when our second has ended."""
+    done = set()
+
+    class Other(Looking):
+        waited = False
+
+        def waiting(self, cells):
+            self.waited = True
+            done.add("first")
+            claim.release()
+
+        def ended(self, cell, problem):
+            super().ended(cell, problem)
+            done.add(cell.row)
+
+    monkeypatch.setattr(Grid, "_start", starting("pass"))
+    monkeypatch.setattr(Cell, "finished", lambda self: self.row in done)
+    cells = [Cell(row, resolve({}), tmp_path / row) for row in ("first", "second")]
+    looking = Other()
+    claim = FileLock(tmp_path / ".first.claim", thread_local=False)
+    with claim:
+        ended = list(Grid(cells, 1, "", looking).run())
+    assert looking.waited
+    assert [cell.row for cell, problem in ended if problem is None] == ["second", "first"]
+
+
+def test_a_cell_is_free_again_when_its_training_has_failed(tmp_path, monkeypatch):
+    monkeypatch.setattr(Grid, "_start", starting(COMPLAINS))
+    cells = [Cell("first", resolve({}), tmp_path / "first")]
+    for _ in range(2):
+        assert [problem for _, problem in Grid(cells, 1, "", Looking()).run()] == ["the disk is full"]
+    claim = cells[0].claim()
+    assert claim is not None
+    assert cells[0].claim() is None
+    claim.release()
 
 
 def test_two_grids_on_the_same_folder_do_not_disturb_each_other(tmp_path):

@@ -50,7 +50,7 @@ MAY_IMPORT = {
     "diagnose": LEAVES | {"files", "likelihood", "pictures", "runs"},
     "queries": LEAVES | {"core", "data", "evaluation", "runs"},
     "cell": LEAVES | {"config", "files", "report", "runs", "training"},
-    "grid": LEAVES | {"cell", "config", "core", "runs", "terminal"},
+    "grid": LEAVES | {"cell", "config", "core", "files", "runs", "terminal"},
     "comparison": LEAVES | {"algorithms", "config", "grid", "runs"},
     "tables": LEAVES | {"comparison", "files", "grid", "pictures", "runs"},
     "choosing": LEAVES | {"algorithms", "comparison", "config", "files", "grid", "pictures", "runs", "tables"},

@@ -1,6 +1,7 @@
 """Many trainings side by side: every cell of a grid is a run folder, trained in a process of its own.
 
 A cell that is done is not trained again, one that was stopped goes on, one that fails does not disturb the others.
+Several grids on one folder, perhaps of several machines, share its cells.
 """
 
 import json
@@ -18,12 +19,17 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, Protocol, runtime_checkable
 
+from filelock import FileLock, Timeout
+
 from fedspm.cell import refuse_other_settings
 from fedspm.config import Config
 from fedspm.core.process import cores
 from fedspm.errors import FedSPMError
+from fedspm.files import explained
 from fedspm.runs import Run
 from fedspm.terminal import GridProgress, grid_progress
+
+LOOK_AGAIN = 1.0  # seconds, where other grids train all that is left
 
 
 @dataclass(frozen=True, eq=False)
@@ -54,6 +60,17 @@ class Cell:
             return False
         return Run.open(self.folder).last_round() == self.config.rounds
 
+    def claim(self) -> FileLock | None:
+        """Held by the grid that trains this cell; None if another one does. The system frees it when that one dies."""
+        with explained(self.folder):
+            self.folder.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(self.folder.with_name(f".{self.folder.name}.claim"))
+            try:
+                lock.acquire(timeout=0)
+            except Timeout:
+                return None
+        return lock
+
 
 @runtime_checkable
 class GridWatcher(Protocol):
@@ -64,6 +81,8 @@ class GridWatcher(Protocol):
     def heard(self, cell: Cell, line: dict[str, Any]) -> None: ...
 
     def ended(self, cell: Cell, problem: str | None) -> None: ...
+
+    def waiting(self, cells: Sequence[Cell]) -> None: ...
 
     def stopping(self) -> None: ...
 
@@ -79,6 +98,7 @@ class Grid:
     stopped: bool = False
     _processes: dict[Cell, subprocess.Popen[str]] = field(default_factory=dict)
     _lock: threading.Lock = field(default_factory=threading.Lock)
+    _patient: bool = False
 
     def run(self) -> Generator[tuple[Cell, str | None], None, None]:
         """Trains what is not finished; yields each cell as it ends, with the sentence of what went wrong or None.
@@ -87,17 +107,39 @@ class Grid:
         """
         waiting = [cell for cell in self.cells if not cell.finished()]
         with self._stop_on_interrupt(), ThreadPoolExecutor(self.jobs) as pool:
-            futures = {pool.submit(self._train, cell): cell for cell in waiting}
+            futures = [pool.submit(self._train_one, waiting) for _ in range(len(waiting))]
             try:
                 for future in as_completed(futures):
-                    problem = future.result()
-                    if problem is not None or futures[future].finished():
-                        yield futures[future], problem
+                    cell, problem = future.result() or (None, None)
+                    if cell and (problem is not None or cell.finished()):
+                        yield cell, problem
             except BaseException:  # whoever takes the results cannot: the pool would go on to the last cell unheard
                 self._interrupt()
                 raise
 
+    def _train_one(self, waiting: list[Cell]) -> tuple[Cell, str | None] | None:
+        """The first of those that wait and that no other grid trains; if others train all, the first to be free."""
+        while not self.stopped:
+            with self._lock:
+                cell, claim = next(((cell, claim) for cell in waiting if (claim := cell.claim())), (None, None))
+                if cell is not None:
+                    waiting.remove(cell)
+                elif not self._patient:
+                    self._patient = True
+                    self.watcher.waiting(waiting)
+            if cell is not None and claim is not None:
+                try:
+                    return cell, self._train(cell)
+                finally:
+                    claim.release()
+            time.sleep(LOOK_AGAIN)
+        return None
+
     def _train(self, cell: Cell) -> str | None:
+        if cell.finished():  # by another grid, meanwhile
+            self.watcher.began(cell)
+            self.watcher.ended(cell, None)
+            return None
         with self._lock:
             if self.stopped:
                 return None
@@ -176,7 +218,8 @@ class Shown:
     left: "TimeLeft"
 
     def began(self, cell: Cell) -> None:
-        self.progress.began(cell.name, cell.config.rounds, cell.rounds_done())
+        self.progress.began(cell.name, cell.config.rounds, cell.config.rounds - self.left.rounds(cell))
+        self.progress.moved(cell.name, cell.rounds_done())  # another grid may have gone on with it
 
     def heard(self, cell: Cell, line: dict[str, Any]) -> None:
         self.left.heard(cell, line["round"])
@@ -192,6 +235,9 @@ class Shown:
             self.progress.ended(cell.name, f"{cell.name:18} {accuracies}   {last['seconds']:.0f} s of training")
         else:
             self.progress.ended(cell.name, f"{cell.name} stopped")
+
+    def waiting(self, cells: Sequence[Cell]) -> None:
+        self.progress.say(f"waiting for another process, which trains {', '.join(cell.name for cell in cells)}")
 
     def stopping(self) -> None:
         self.progress.say("stopping after these rounds; press Ctrl-C again to stop at once")
@@ -222,6 +268,9 @@ class TimeLeft:
         self._jobs = jobs
         self._last: dict[Cell, tuple[int, float]] = {}
         self._pace: dict[str, float] = {}  # seconds a round, by method
+
+    def rounds(self, cell: Cell) -> int:
+        return self._left[cell]
 
     def heard(self, cell: Cell, round: int) -> None:
         now = time.monotonic()

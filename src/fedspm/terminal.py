@@ -100,6 +100,7 @@ class GridProgress:
 
     def ended(self, name: str, line: str) -> None:
         self._progress.remove_task(self._running.pop(name))
+        self._progress.update(self._all, left=_duration(self._left()))
         self._progress.console.print(line, markup=False, soft_wrap=True)
 
     def say(self, line: str) -> None:
@@ -120,7 +121,7 @@ def grid_progress(done: int, total: int, left: Callable[[], float | None]) -> It
 
 
 def _duration(seconds: float | None) -> str:
-    if seconds is None:
+    if not seconds:  # not known yet, or done
         return ""
     hours, rest = divmod(round(seconds), 3600)
     return (
