@@ -87,6 +87,22 @@ def test_what_is_recorded_is_not_trained_again_and_other_settings_are_refused(tm
         shorter in records  # noqa: B015
 
 
+def test_first_rounds_are_gone_on_with(tmp_path):
+    plan = load_plan("table1")
+    which = ([0], ["fedavg"], ["fashion-mnist"])
+    (first,), (more,) = (plan_cells(plan, Narrowed(*which, rounds=rounds), tmp_path) for rounds in (40, 60))
+    (whole,) = plan_cells(plan, Narrowed(*which), tmp_path)
+    records = recorded(tmp_path / "cells.jsonl", [line(more)])
+    assert more in records
+    assert whole not in records
+    with pytest.raises(FedSPMError, match="rounds: 60, now 40"):
+        first in records  # noqa: B015
+    theirs = recorded(tmp_path / "other" / "cells.jsonl", [line(whole)])
+    records.borrow([whole], [theirs])
+    records.take([], plan)
+    assert whole in Records(tmp_path / "cells.jsonl")
+
+
 @pytest.mark.parametrize(
     ("damage", "sentence"),
     [
@@ -285,6 +301,10 @@ def test_an_experiment_runs_from_the_command_line_and_goes_on(tmp_path):
     again = fedspm(*order).stdout
     assert "1 of 1 trainings" in again
     assert "reduced" in again
+    order[order.index("--rounds") + 1] = "2"
+    assert "0 of 1 trainings" in fedspm(*order).stdout
+    (known,) = Records(tmp_path / "table1" / "cells.jsonl").lines.values()
+    assert [each["round"] for each in known["metrics"]] == [1, 2]  # not trained anew
 
 
 @pytest.mark.parametrize(

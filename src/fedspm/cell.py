@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedspm.config import Config, differences, resolve
+from fedspm.config import Config, differences, prolongs, resolve
 from fedspm.errors import FedSPMError
 from fedspm.files import explained
 from fedspm.report import write_report
@@ -50,6 +50,7 @@ def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> No
         if (folder / "manifest.json").exists():
             run = Run.open(folder)
             refuse_other_settings(run, config)
+            run.prolong(config.rounds)
             checkpoint, federation = run.go_on()
         else:
             Run(folder).sweep()  # killed before the manifest was there: nothing has begun
@@ -61,7 +62,9 @@ def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> No
 
 
 def refuse_other_settings(run: Run, config: Config) -> None:
-    if different := differences(run.config, config):
+    """More rounds of the same schedule are welcome."""
+    different = differences(run.config, config)
+    if different and not prolongs(config, run.config):
         raise FedSPMError(
             f"{run.path} was made with other settings ({'; '.join(different)}); choose another folder, or delete it"
         )

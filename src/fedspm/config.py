@@ -252,8 +252,15 @@ def _made(values: Mapping[str, Any]) -> Config:
 def changed(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
     """Settings that change a result and are not the same, by key."""
     indifferent = {"diagnose_every", "workers", "device", "engine", "keep_checkpoints", "tensorboard"}
+    if one.schedule == other.schedule:  # whether it was said, or is that of the rounds
+        indifferent.add("horizon")
     both = {key: (one.value(key), other.value(key)) for key in _keys(Config) if key not in indifferent}
     return {key: (this, that) for key, (this, that) in both.items() if this != that}
+
+
+def prolongs(now: Config, before: Config) -> bool:
+    """Is it the same training with more rounds of the same schedule? Then it goes on where that one ended."""
+    return before.rounds < now.rounds and before.schedule == now.schedule and changed(before, now).keys() == {"rounds"}
 
 
 def differences(one: Config, other: Config) -> list[str]:

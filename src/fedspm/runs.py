@@ -65,6 +65,21 @@ class Run:
         self.metrics()  # damage is better found now than at the next evaluation
         return (self.latest() if self.has_checkpoint() else None), self.federation()
 
+    def prolong(self, rounds: int) -> None:
+        """More rounds of the same schedule: the run goes on where it ended, as if it had never been meant to."""
+        config = self.config
+        if rounds == config.rounds:
+            return
+        if rounds < config.rounds:
+            raise FedSPMError(f"{self.path} is to train {config.rounds} rounds, and cannot do with {rounds}")
+        if rounds > config.schedule:
+            raise FedSPMError(
+                f"the learning rate of {self.path} is zero after round {config.schedule}: up to {rounds} nothing would "
+                f"change; train anew with --rounds {rounds}, or with a longer --horizon to decide later"
+            )
+        (self.path / SKETCH).unlink(missing_ok=True)  # of parameters that will change
+        write_atomically(self.path / "config.toml", config.model_copy(update={"rounds": rounds}).to_toml())
+
     @contextmanager
     def locked(self, patient: Callable[[], bool] = lambda: False) -> Iterator[None]:
         """Nobody else trains in this folder meanwhile; the system frees the lock when a process dies.

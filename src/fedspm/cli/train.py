@@ -108,8 +108,13 @@ def train(
 
 
 @app.command()
-def resume(run: RunFolder) -> None:
-    """Go on with a run that was stopped or killed; the result is the same as without the stop."""
+def resume(
+    run: RunFolder,
+    rounds: Annotated[
+        int | None, typer.Option(help="Train up to this round of its schedule (--horizon). (default: as begun)")
+    ] = None,
+) -> None:
+    """Go on with a run that was stopped, killed or meant to end here; the result is the same as without the stop."""
     from fedspm.runs import Run
 
     opened = Run.open(run)
@@ -118,6 +123,8 @@ def resume(run: RunFolder) -> None:
             f"{run} is trained across sites; go on with: {program()} federation resume {run} --superlink HOST:PORT"
         )
     with opened.locked():
+        if rounds is not None:
+            opened.prolong(rounds)
         with console.status("reading the data"):
             checkpoint, federation = opened.go_on()
         if checkpoint:

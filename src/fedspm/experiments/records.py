@@ -9,7 +9,7 @@ from filelock import FileLock
 from pydantic import BaseModel, Field, ValidationError
 
 from fedspm.comparison import record, record_lines
-from fedspm.config import differences, recorded
+from fedspm.config import Config, differences, prolongs, recorded
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.experiments.plan import Key, Plan
 from fedspm.files import write_atomically
@@ -76,9 +76,9 @@ class Records:
         return found
 
     def __contains__(self, cell: Cell) -> bool:
-        """Is this training done? One of the same name with other settings is refused."""
+        """Is this training done? Its first rounds are not all of it; the same name with other settings is refused."""
         line = self.lines.get(_key(cell))
-        if line is None:
+        if line is None or _prolongs(cell.config, line):
             return False
         if different := differences(recorded(line["settings"]), cell.config):
             raise FedSPMError(
@@ -103,7 +103,8 @@ class Records:
         known = {(line["seed"], _settings(line)): line for other in others for line in other.lines.values()}
         for cell in cells:
             line = known.get((cell.config.seed, json.dumps(cell.config.said(), sort_keys=True)))
-            if line and _key(cell) not in self.lines:
+            ours = self.lines.get(_key(cell))
+            if line and (ours is None or _prolongs(cell.config, ours)):
                 self.lines[_key(cell)] = {**line, "panel": cell.panel, "method": cell.row}
 
     def take(self, cells: Sequence[Cell], plan: Plan) -> None:
@@ -111,11 +112,15 @@ class Records:
         self.path.parent.mkdir(parents=True, exist_ok=True)
         with self.lock:
             written = self._read()
-            self.lines |= written
+            self.lines = written | {
+                key: line
+                for key, line in self.lines.items()
+                if key not in written or _prolongs(recorded(line["settings"]), written[key])
+            }
             for cell in [cell for cell in cells if cell not in self and cell.finished()]:
                 run = Run.open(cell.folder)
                 self.lines[_key(cell)] = {"panel": cell.panel, **record(cell), "diagnostics": run.diagnostics()}
-            if self.lines.keys() != written.keys():
+            if self.lines != written:
                 write_atomically(self.path, record_lines(self.ordered(plan)))
 
     def ordered(self, plan: Plan) -> list[dict[str, Any]]:
@@ -135,6 +140,10 @@ class Records:
 def _settings(line: dict[str, Any]) -> str:
     """Comparable whatever was added to the settings since: what a line does not say has its default."""
     return json.dumps(recorded(line["settings"]).said(), sort_keys=True)
+
+
+def _prolongs(config: Config, line: dict[str, Any]) -> bool:
+    return prolongs(config, recorded(line["settings"]))
 
 
 def _key(cell: Cell) -> Key:

@@ -1,0 +1,70 @@
+"""A run that was meant to end goes on for more rounds of its schedule, as if it had been meant to all along."""
+
+import pytest
+import torch
+
+from fedspm.algorithms import ALGORITHMS
+from fedspm.config import prolongs, resolve
+from fedspm.errors import FedSPMError
+from fedspm.runs import Run, manifest, task_of
+from fedspm.training import train
+
+BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 2}
+
+
+class Silent:
+    def round_done(self, round):
+        return False
+
+    def evaluated(self, metrics): ...
+
+
+def settings(**changes):
+    return resolve({"components": 2, "workers": 1, "predictor": BLOCK, "router": BLOCK, **changes})
+
+
+def trained(folder, vectors, config):
+    algorithm = ALGORITHMS[config.algorithm](config, task_of(vectors))
+    run = Run.create(folder, config, manifest(vectors, algorithm, "test"))
+    train(config, vectors, algorithm, run, Silent())
+    return run
+
+
+@pytest.mark.parametrize("name", ["fedspm", "fedgmm", "fedbabu", "ditto"])
+def test_more_rounds_end_where_a_longer_run_does(vectors, tmp_path, name):
+    whole = trained(tmp_path / "whole", vectors, settings(algorithm=name, rounds=4))
+    run = trained(tmp_path / "short", vectors, settings(algorithm=name, rounds=2, horizon=4))
+    run.prolong(4)
+    assert run.config.schedule == 4
+    assert not run.has_sketch()  # that of round 2 would not fit
+    train(run.config, vectors, run.algorithm(), run, Silent(), run.latest())
+    assert [line["round"] for line in run.metrics()] == [2, 4]
+    for ours, theirs in zip(_states(run), _states(whole), strict=True):
+        assert ours.keys() == theirs.keys()
+        assert all(torch.equal(ours[key], theirs[key]) for key in ours)
+
+
+def _states(run):
+    checkpoint = run.latest()
+    return [checkpoint.shared, *checkpoint.privates.values(), run.sketch() if run.has_sketch() else {}]
+
+
+def test_a_run_is_not_made_shorter_and_not_longer_than_its_schedule(tmp_path):
+    (tmp_path / "config.toml").write_text(settings(rounds=4).to_toml())
+    run = Run(tmp_path)
+    run.prolong(4)
+    with pytest.raises(FedSPMError, match="is to train 4 rounds, and cannot do with 3"):
+        run.prolong(3)
+    with pytest.raises(FedSPMError, match=r"zero after round 4.*train anew with --rounds 5"):
+        run.prolong(5)
+    assert run.config.rounds == 4
+
+
+def test_only_more_rounds_of_the_same_schedule_go_on():
+    before = settings(rounds=2, horizon=4)
+    assert prolongs(settings(rounds=4), before)
+    assert prolongs(settings(rounds=3, horizon=4), before)
+    assert not prolongs(before, before)
+    assert not prolongs(settings(rounds=1, horizon=4), before)
+    assert not prolongs(settings(rounds=3), before)
+    assert not prolongs(settings(rounds=4, seed=1), before)
