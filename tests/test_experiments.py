@@ -333,7 +333,7 @@ def test_all_refuses_before_anything_is_trained(tmp_path, monkeypatch):
     began = []
     monkeypatch.setattr("fedspm.cli.experiment._run", lambda plan, *_: began.append(plan.name))
     plan = load_plan("isic")
-    (cell,) = plan_cells(plan, Narrowed([0], ["fedavg"], rounds=9), tmp_path)
+    (cell,) = plan_cells(plan, Narrowed([0], ["fedavg"], settings={"rounds": 9}), tmp_path)
     recorded(tmp_path / "isic" / "cells.jsonl", [line(cell)])
     order = ["experiment", "all", "--methods", "fedavg", "--seeds", "0", "--out", str(tmp_path)]
     refused = CliRunner().invoke(app, order)
@@ -370,6 +370,8 @@ def test_a_damaged_record_stops_no_other_experiment(tmp_path):
     assert done.exit_code == 0
     assert "nothing is borrowed from table1" in done.output
     assert "1 of 1 trainings are known" in done.output
+    everything = CliRunner().invoke(app, ["experiment", "all", *order[2:], "--out", str(tmp_path)])
+    assert "1 of 1 trainings are known" in everything.output
 
 
 def test_a_method_has_the_same_colour_in_every_picture(tmp_path):

@@ -5,11 +5,13 @@ import subprocess
 import sys
 from contextlib import closing
 
+import pytest
 from filelock import FileLock
 
 from commands import fedspm
 from fedspm.config import resolve
-from fedspm.grid import Cell, Grid
+from fedspm.errors import FedSPMError
+from fedspm.grid import Cell, Grid, _complaint
 
 DIES = "import os, sys; sys.stdout.write('{'); sys.stdout.flush(); os._exit(3)"
 COMPLAINS = "import sys; sys.stdout.write('{'); sys.exit('the disk is full')"
@@ -53,6 +55,31 @@ def test_what_a_process_said_before_it_died_is_what_went_wrong(tmp_path, monkeyp
     monkeypatch.setattr(Grid, "_start", starting(COMPLAINS))
     ((_, problem),) = Grid([Cell("first", resolve({}), tmp_path)], 1, "", Looking()).run()
     assert problem == "the disk is full"
+
+
+@pytest.mark.parametrize(
+    ("code", "failure", "said", "complaint"),
+    [
+        (1, None, ["a warning", "the disk is full"], "the disk is full"),
+        (1, None, [], "its process ended with exit code 1"),
+        (-9, None, ["a warning"], "its process was killed by signal 9; it had said: a warning"),
+        (0, ValueError("Expecting value"), [], "Expecting value"),
+        (-9, FedSPMError("other settings"), ["a warning"], "other settings"),
+    ],
+)
+def test_why_a_process_ended_badly(code, failure, said, complaint):
+    assert _complaint(code, failure, said) == complaint
+
+
+def test_a_cell_that_cannot_be_claimed_stops_no_other(tmp_path, monkeypatch):
+    monkeypatch.setattr(Grid, "_start", starting("pass"))
+    monkeypatch.setattr(Cell, "finished", lambda self: self.row in looking.ended_cells)
+    looking = Looking()
+    (tmp_path / ".first.claim").mkdir()
+    cells = [Cell(row, resolve({}), tmp_path / row) for row in ("first", "second")]
+    ended = {cell.row: problem for cell, problem in Grid(cells, 1, "", looking).run()}
+    assert ended["second"] is None
+    assert ".first.claim" in ended["first"]
 
 
 def test_when_results_cannot_be_taken_nothing_more_is_begun(tmp_path, monkeypatch):

@@ -50,8 +50,8 @@ def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> No
         if (folder / "manifest.json").exists():
             run = Run.open(folder)
             refuse_other_settings(run, config)
-            run.prolong(config.rounds)
             checkpoint, federation = run.go_on()
+            run.prolong(config.rounds, command)
         else:
             Run(folder).sweep()  # killed before the manifest was there: nothing has begun
             (folder / "config.toml").unlink(missing_ok=True)
@@ -63,8 +63,13 @@ def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> No
 
 def refuse_other_settings(run: Run, config: Config) -> None:
     """More rounds of the same schedule are welcome."""
-    different = differences(run.config, config)
-    if different and not prolongs(config, run.config):
+    known = run.config
+    if prolongs(known, config):
+        raise FedSPMError(
+            f"{run.path} has gone on to {known.rounds} rounds; ask for --rounds {known.rounds}, or give another folder"
+        )
+    different = differences(known, config)
+    if different and not prolongs(config, known):
         raise FedSPMError(
             f"{run.path} was made with other settings ({'; '.join(different)}); choose another folder, or delete it"
         )

@@ -260,7 +260,7 @@ def changed(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
 
 def prolongs(now: Config, before: Config) -> bool:
     """Is it the same training with more rounds of the same schedule? Then it goes on where that one ended."""
-    return before.rounds < now.rounds and before.schedule == now.schedule and changed(before, now).keys() == {"rounds"}
+    return before.rounds < now.rounds <= before.schedule == now.schedule and changed(before, now).keys() == {"rounds"}
 
 
 def differences(one: Config, other: Config) -> list[str]:

@@ -29,7 +29,7 @@ from fedspm.files import explained
 from fedspm.runs import Run
 from fedspm.terminal import GridProgress, grid_progress
 
-LOOK_AGAIN = 1.0  # seconds, where other grids train all that is left
+LOOK_AGAIN = 1.0  # seconds
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,9 +62,10 @@ class Cell:
 
     def claim(self) -> FileLock | None:
         """Held by the grid that trains this cell; None if another one does. The system frees it when that one dies."""
-        with explained(self.folder):
-            self.folder.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(self.folder.with_name(f".{self.folder.name}.claim"))
+        path = self.folder.with_name(f".{self.folder.name}.claim")
+        with explained(path):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            lock = FileLock(path)
             try:
                 lock.acquire(timeout=0)
             except Timeout:
@@ -110,32 +111,47 @@ class Grid:
             futures = [pool.submit(self._train_one, waiting) for _ in range(len(waiting))]
             try:
                 for future in as_completed(futures):
-                    cell, problem = future.result() or (None, None)
-                    if cell and (problem is not None or cell.finished()):
-                        yield cell, problem
+                    if ended := future.result():
+                        yield ended
             except BaseException:  # whoever takes the results cannot: the pool would go on to the last cell unheard
                 self._interrupt()
                 raise
 
     def _train_one(self, waiting: list[Cell]) -> tuple[Cell, str | None] | None:
-        """The first of those that wait and that no other grid trains; if others train all, the first to be free."""
+        """The first that no other grid trains, or else the first to be free; None if it is interrupted."""
         while not self.stopped:
-            with self._lock:
-                cell, claim = next(((cell, claim) for cell in waiting if (claim := cell.claim())), (None, None))
-                if cell is not None:
-                    waiting.remove(cell)
-                elif not self._patient:
-                    self._patient = True
-                    self.watcher.waiting(waiting)
-            if cell is not None and claim is not None:
+            if not (claimed := self._claim(waiting)):
+                time.sleep(LOOK_AGAIN)
+                continue
+            cell, claim = claimed
+            if isinstance(claim, FedSPMError):
+                return cell, str(claim)
+            try:
+                problem = self._train(cell)
+                return (cell, problem) if problem is not None or cell.finished() else None
+            except FedSPMError as error:
+                return cell, str(error)
+            finally:
+                claim.release()
+        return None
+
+    def _claim(self, waiting: list[Cell]) -> tuple[Cell, FileLock | FedSPMError] | None:
+        with self._lock:
+            for cell in waiting:
                 try:
-                    return cell, self._train(cell)
-                finally:
-                    claim.release()
-            time.sleep(LOOK_AGAIN)
+                    claim: FileLock | FedSPMError | None = cell.claim()
+                except FedSPMError as error:
+                    claim = error
+                if claim is not None:
+                    waiting.remove(cell)
+                    return cell, claim
+            if not self._patient:
+                self._patient = True
+                self.watcher.waiting(waiting)
         return None
 
     def _train(self, cell: Cell) -> str | None:
+        """In a process of its own; returns what went wrong."""
         if cell.finished():  # by another grid, meanwhile
             self.watcher.began(cell)
             self.watcher.ended(cell, None)
@@ -145,7 +161,7 @@ class Grid:
                 return None
             process = self._processes[cell] = self._start()
         errors: list[str] = []
-        failure = ""
+        failure: Exception | None = None
         with process:
             reader = threading.Thread(target=lambda: errors.extend(process.stderr or ()), daemon=True)
             reader.start()
@@ -155,13 +171,11 @@ class Grid:
                 self._listen(cell, process)
             except (OSError, ValueError, FedSPMError) as error:  # it died in the middle of a line, or before the first
                 process.kill()
-                failure = str(error)
-            reader.join()
+                failure = error
+            reader.join(LOOK_AGAIN if failure else None)  # a worker of its own may live a little longer
         del self._processes[cell]
-        problem = None
-        if process.returncode and not self.stopped:
-            said = [line.strip() for line in (failure, *errors) if line.strip()]  # its own last words count most
-            problem = said[-1] if said else f"its process was killed (exit {process.returncode})"
+        bad = (process.returncode or failure) and not self.stopped
+        problem = _complaint(process.returncode, failure, errors) if bad else None
         self.watcher.ended(cell, problem)
         return problem
 
@@ -200,7 +214,8 @@ class Grid:
                 for process in list(self._processes.values()):
                     process.kill()
                 raise KeyboardInterrupt
-            self.watcher.stopping()
+            if self._processes:
+                self.watcher.stopping()
             self._interrupt()
 
         before = signal.signal(signal.SIGINT, stop)
@@ -208,6 +223,16 @@ class Grid:
             yield
         finally:
             signal.signal(signal.SIGINT, before)
+
+
+def _complaint(code: int, failure: Exception | None, errors: Sequence[str]) -> str:
+    """Why a process ended badly: what we refused, or its own last words, or what became of it."""
+    said = [line.strip() for line in errors if line.strip()]
+    if isinstance(failure, FedSPMError):
+        return str(failure)
+    if code < 0 and failure is None:
+        return f"its process was killed by signal {-code}" + (f"; it had said: {said[-1]}" if said else "")
+    return said[-1] if said else str(failure or f"its process ended with exit code {code}")
 
 
 @dataclass

@@ -65,19 +65,25 @@ class Run:
         self.metrics()  # damage is better found now than at the next evaluation
         return (self.latest() if self.has_checkpoint() else None), self.federation()
 
-    def prolong(self, rounds: int) -> None:
-        """More rounds of the same schedule: the run goes on where it ended, as if it had never been meant to."""
+    def prolong(self, rounds: int, command: str) -> None:
+        """More rounds of the same schedule: the run goes on where it ended, as if it had been meant to all along, but
+        that the evaluation of its old end stays among the metrics."""
         config = self.config
         if rounds == config.rounds:
             return
         if rounds < config.rounds:
-            raise FedSPMError(f"{self.path} is to train {config.rounds} rounds, and cannot do with {rounds}")
+            raise FedSPMError(
+                f"{self.path} is to train {config.rounds} rounds, more than {rounds}; leave out --rounds, or train "
+                "anew in another folder"
+            )
         if rounds > config.schedule:
             raise FedSPMError(
-                f"the learning rate of {self.path} is zero after round {config.schedule}: up to {rounds} nothing would "
-                f"change; train anew with --rounds {rounds}, or with a longer --horizon to decide later"
+                f"{self.path} no longer learns after round {config.schedule}, where its learning rate is zero; for "
+                f"{rounds} rounds train anew, and give a longer --horizon if you want to decide later"
             )
-        (self.path / SKETCH).unlink(missing_ok=True)  # of parameters that will change
+        for name in (SKETCH, "report.html"):  # of parameters that will change; made again at the end
+            (self.path / name).unlink(missing_ok=True)
+        self.describe(self.manifest | {"command": f"{self.manifest.get('command', '')}; {command}"})
         write_atomically(self.path / "config.toml", config.model_copy(update={"rounds": rounds}).to_toml())
 
     @contextmanager

@@ -1,5 +1,6 @@
 """fedspm experiment: the paper's tables and figures, trained and written by one command each."""
 
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from tempfile import TemporaryFile
@@ -15,7 +16,7 @@ from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.terminal import console, plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
     from fedspm.experiments import Narrowed, Plan
     from fedspm.experiments.records import Records
@@ -74,7 +75,8 @@ def _run_all(plans: "Sequence[Plan]", wanted: "Narrowed", out: Path, jobs: int |
         raise FedSPMError(f"--panels {', '.join(sorted(unknown))}: no experiment has it")
     todo = [(plan, narrowed) for plan in plans if (narrowed := wanted.known_to(plan))]
     for plan, narrowed in todo:
-        _wanted(plan, narrowed, out)
+        with suppress(DamagedFile):  # said when its turn comes
+            _wanted(plan, narrowed, out, lambda _: None)
     failures = []
     for plan, narrowed in todo:
         try:
@@ -86,7 +88,9 @@ def _run_all(plans: "Sequence[Plan]", wanted: "Narrowed", out: Path, jobs: int |
         raise FedSPMError(f"not finished: {', '.join(failures)}; the same command goes on")
 
 
-def _wanted(plan: "Plan", wanted: "Narrowed", out: Path) -> "tuple[Sequence[Cell], Sequence[Cell], Records]":
+def _wanted(
+    plan: "Plan", wanted: "Narrowed", out: Path, tell: "Callable[[str], None]"
+) -> "tuple[Sequence[Cell], Sequence[Cell], Records]":
     """The trainings that are asked for, those of them that are not done, and all that is known of the plan; what does
     not fit together is refused."""
     from fedspm.experiments import EXPERIMENTS
@@ -96,11 +100,11 @@ def _wanted(plan: "Plan", wanted: "Narrowed", out: Path) -> "tuple[Sequence[Cell
     cells = plan_cells(plan, wanted, out / plan.name)
     records = Records(out / plan.name / "cells.jsonl")
     others = []
-    for name in EXPERIMENTS:
+    for name in (name for name in EXPERIMENTS if name != plan.name):
         try:
-            others += [Records(out / name / "cells.jsonl")] if name != plan.name else []
+            others.append(Records(out / name / "cells.jsonl"))
         except DamagedFile as error:
-            say(f"nothing is borrowed from {name}: {error}")
+            tell(f"nothing is borrowed from {name}: {error}")
     whole = plan_cells(plan, replace(wanted, seeds=None, rows=None, panels=None), out / plan.name)
     records.borrow([*whole, *cells], others)
     records.refuse_other_data(cells)
@@ -113,7 +117,7 @@ def _run(plan: "Plan", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
     from fedspm.experiments.results import write_results
     from fedspm.tables import PLAIN, REACHED, accuracy_rows
 
-    cells, todo, records = _wanted(plan, wanted, out)
+    cells, todo, records = _wanted(plan, wanted, out, say)
     say(f"{plan.name}: {plan.title}; {len(cells) - len(todo)} of {len(cells)} trainings are known")
     folder = out / plan.name
     _require_folder(folder)

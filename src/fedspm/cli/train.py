@@ -111,7 +111,7 @@ def train(
 def resume(
     run: RunFolder,
     rounds: Annotated[
-        int | None, typer.Option(help="Train up to this round of its schedule (--horizon). (default: as begun)")
+        int | None, typer.Option(min=1, help="Train up to this round of its schedule (--horizon). (default: as begun)")
     ] = None,
 ) -> None:
     """Go on with a run that was stopped, killed or meant to end here; the result is the same as without the stop."""
@@ -121,12 +121,13 @@ def resume(
     if opened.config.engine == "flower":
         raise FedSPMError(
             f"{run} is trained across sites; go on with: {program()} federation resume {run} --superlink HOST:PORT"
+            + (" (for as many rounds as it began with)" if rounds else "")
         )
     with opened.locked():
-        if rounds is not None:
-            opened.prolong(rounds)
         with console.status("reading the data"):
             checkpoint, federation = opened.go_on()
+        if rounds is not None:
+            opened.prolong(rounds, as_typed())
         if checkpoint:
             say(f"{run}: going on after round {checkpoint.round} of {opened.config.rounds}")
         _train(opened, federation, checkpoint)

@@ -100,9 +100,13 @@ class Records:
 
     def borrow(self, cells: Sequence[Cell], others: "Sequence[Records]") -> None:
         """Trainings that another experiment has done with the same settings: table 2's centre is a panel of table 1."""
-        known = {(line["seed"], _settings(line)): line for other in others for line in other.lines.values()}
+        known = {
+            (line["seed"], _settings(recorded(line["settings"]))): line
+            for other in others
+            for line in other.lines.values()
+        }
         for cell in cells:
-            line = known.get((cell.config.seed, json.dumps(cell.config.said(), sort_keys=True)))
+            line = known.get((cell.config.seed, _settings(cell.config)))
             ours = self.lines.get(_key(cell))
             if line and (ours is None or _prolongs(cell.config, ours)):
                 self.lines[_key(cell)] = {**line, "panel": cell.panel, "method": cell.row}
@@ -137,9 +141,9 @@ class Records:
         return [line for line in self.ordered(plan) if line["panel"] == panel]
 
 
-def _settings(line: dict[str, Any]) -> str:
-    """Comparable whatever was added to the settings since: what a line does not say has its default."""
-    return json.dumps(recorded(line["settings"]).said(), sort_keys=True)
+def _settings(config: Config) -> str:
+    """Comparable, however the length of the schedule was said."""
+    return json.dumps(config.said() | {"horizon": config.schedule}, sort_keys=True)
 
 
 def _prolongs(config: Config, line: dict[str, Any]) -> bool:
