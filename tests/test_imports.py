@@ -28,10 +28,12 @@ MAY_IMPORT = {
     "plot": LEAVES | {"config", "data", "data_pictures", "files", "pictures"},
     "config": LEAVES | {"core", "data"},
     "evaluation": LEAVES | {"core", "data"},
-    "runs": LEAVES | {"core", "data", "algorithms", "config", "evaluation", "files", "manifest"},
+    "checkpoints": LEAVES | {"core", "files"},
+    "runs": LEAVES | {"core", "data", "algorithms", "checkpoints", "config", "evaluation", "files", "manifest"},
     "manifest": {"core", "data", "version"},
     "privacy": {"core", "errors"},
     "training": {
+        "checkpoints",
         "core",
         "data",
         "engines",
@@ -44,7 +46,8 @@ MAY_IMPORT = {
         "runs",
     },
     "onboarding": LEAVES
-    | {"algorithms", "config", "core", "data", "engines", "evaluation", "files", "manifest", "mixture", "runs"},
+    | {"algorithms", "checkpoints", "config", "core", "data", "engines", "evaluation", "files", "manifest", "mixture"}
+    | {"runs"},
     "deploy": LEAVES
     | {"algorithms", "config", "core", "data", "deploy", "engines", "files", "manifest", "runs", "training"},
     "diagnose": LEAVES | {"files", "likelihood", "pictures", "runs"},

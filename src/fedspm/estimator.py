@@ -11,6 +11,7 @@ from sklearn.utils.validation import check_is_fitted
 from torch import Tensor, nn
 
 from fedspm.algorithms import algorithm_named
+from fedspm.checkpoints import Checkpoint
 from fedspm.config import IN_MEMORY, Config, resolve
 from fedspm.core.local import chunks
 from fedspm.core.replies import Tensors
@@ -21,7 +22,7 @@ from fedspm.errors import FedSPMError
 from fedspm.evaluation import Model, evaluate
 from fedspm.manifest import manifest
 from fedspm.nested import dotted
-from fedspm.runs import GIVEN, Checkpoint, Run, task_of
+from fedspm.runs import GIVEN, Run, task_of
 from fedspm.training import begin, in_process, one_round, personalised
 
 

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 
 from fedspm.algorithms import algorithm_named
+from fedspm.checkpoints import Checkpoint
 from fedspm.config import Config, resolve
 from fedspm.core.algorithm import Task
 from fedspm.core.local import Client
@@ -20,7 +21,7 @@ from fedspm.files import folder_atomically
 from fedspm.manifest import ELSEWHERE, facts, manifest
 from fedspm.mixture.model import TILT
 from fedspm.mixture.newcomer import Newcomers, Sketch
-from fedspm.runs import Checkpoint, Run, refuse_existing, require_same
+from fedspm.runs import Run, refuse_existing, require_same
 
 TABLES = (*TILT, "tau")  # shared tables with a row a client
 

@@ -9,38 +9,36 @@ import re
 import shutil
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 from filelock import FileLock, Timeout
-from safetensors.torch import load_file, save, save_file
+from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedspm.algorithms import algorithm_named
+from fedspm.checkpoints import (
+    Checkpoint,
+    checkpoint_folders,
+    newest_checkpoint,
+    read_tensors,
+    round_of,
+    write_checkpoint,
+)
 from fedspm.config import IN_MEMORY, Config, load_config, recorded
 from fedspm.core.algorithm import Algorithm, Task
 from fedspm.core.replies import Tensors, plain
 from fedspm.data.federation import Federation
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.evaluation import Model
-from fedspm.files import explained, folder_atomically, read_json, write_atomically
+from fedspm.files import explained, read_json, write_atomically
 from fedspm.manifest import ELSEWHERE, manifest
 
 REPEATED = "repeated.jsonl"
 LOCK = ".lock"
-
-
-@dataclass(frozen=True)
-class Checkpoint:
-    """Everything that training needs to go on as if nothing had happened."""
-
-    round: int
-    seconds: float
-    shared: Tensors
-    privates: dict[str, Tensors]
+SKETCH = "sketch.safetensors"
+GIVEN = "given"  # encoder of a model whose network was given from Python
 
 
 class Run:
@@ -226,44 +224,17 @@ class Run:
     # -- checkpoints -------------------------------------------------------------------------------------------------
 
     def save(self, checkpoint: Checkpoint, keep: int) -> None:
-        folder = self._checkpoints / f"round-{checkpoint.round:05d}"
-        with folder_atomically(folder) as temporary:
-            save_file(plain(checkpoint.shared), temporary / "shared.safetensors")
-            (temporary / "clients").mkdir()
-            files = {}
-            for i, (name, private) in enumerate(checkpoint.privates.items()):
-                files[name] = f"clients/{i:05d}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:60]}.safetensors"
-                save_file(plain(private), temporary / files[name])
-            state = {"round": checkpoint.round, "seconds": checkpoint.seconds, "clients": files}
-            (temporary / "state.json").write_text(json.dumps(state, indent=2, ensure_ascii=False), "utf-8")
-        for old in self._folders()[:-keep]:
-            shutil.rmtree(old)
+        write_checkpoint(self.path, checkpoint, keep)
+
+    def latest(self) -> Checkpoint:
+        return newest_checkpoint(self.path)
+
+    def has_checkpoint(self) -> bool:
+        return bool(checkpoint_folders(self.path))
 
     def last_round(self) -> int | None:
         """The round of the newest checkpoint."""
-        return int(self._folders()[-1].name.removeprefix("round-")) if self.has_checkpoint() else None
-
-    def has_checkpoint(self) -> bool:
-        return bool(self._folders())
-
-    def latest(self) -> Checkpoint:
-        folders = self._folders()
-        if not folders:
-            raise FedSPMError(f"{self.path} has no checkpoint yet; start the training anew in another folder")
-        folder = folders[-1]
-        try:
-            state = read_json(folder / "state.json")
-            files = dict(state["clients"])
-            shared = _load(folder / "shared.safetensors")
-            privates = {name: _load(folder / file) for name, file in files.items()}
-            return Checkpoint(state["round"], state["seconds"], shared, privates)
-        except DamagedFile as error:
-            advice = (
-                f"delete {folder} to go back to {folders[-2].name}" if len(folders) > 1 else "there is no earlier one"
-            )
-            raise DamagedFile(f"{error}; {advice}") from error
-        except (KeyError, TypeError, ValueError) as error:
-            raise DamagedFile(f"{folder / 'state.json'} is damaged: {error!r}") from error
+        return round_of(checkpoint_folders(self.path)[-1]) if self.has_checkpoint() else None
 
     # -- the sketch of the baseline ----------------------------------------------------------------------------------
 
@@ -279,20 +250,13 @@ class Run:
                 f"{self.path} has no sketch of the baseline; training writes it at its end, "
                 f"for an older run `fedspm resume {self.path}` does"
             )
-        return _load(self.path / SKETCH)
+        return read_tensors(self.path / SKETCH)
 
     def sweep(self) -> None:
         """Remove what a killed process left half-written."""
         for pattern in (".*.*.*", "checkpoints/.round-*"):  # .metrics.jsonl.…, .report.html.…, .sketch.safetensors.…
             for leftover in self.path.glob(pattern):
                 shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
-
-    @property
-    def _checkpoints(self) -> Path:
-        return self.path / "checkpoints"
-
-    def _folders(self) -> list[Path]:
-        return sorted(self._checkpoints.glob("round-*"), key=lambda folder: int(folder.name.removeprefix("round-")))
 
     # -- the data it was made from -----------------------------------------------------------------------------------
 
@@ -313,10 +277,6 @@ class Run:
             raise FedSPMError(f"{self.path} was trained on arrays in memory, which are not in the run folder")
         if not self.has_rows:
             raise FedSPMError(f"the rows of {self.path} are not on this machine")
-
-
-SKETCH = "sketch.safetensors"
-GIVEN = "given"  # encoder of a model whose network was given from Python
 
 
 def require_same(run: Run, federation: Federation) -> None:
@@ -342,13 +302,3 @@ def task_of(federation: Federation) -> Task:
 def load_run(path: str | os.PathLike[str]) -> Run:
     """Open a run folder."""
     return Run.open(Path(path))
-
-
-def _load(path: Path) -> Tensors:
-    try:
-        tensors: Tensors = load_file(path)
-    except FileNotFoundError as error:
-        raise DamagedFile(f"{path} is missing") from error
-    except (OSError, safetensors.SafetensorError) as error:
-        raise DamagedFile(f"{path} is damaged: {error}") from error
-    return tensors

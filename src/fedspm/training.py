@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+from fedspm.checkpoints import Checkpoint
 from fedspm.config import Config
 from fedspm.core.algorithm import Algorithm, Exchange
 from fedspm.core.replies import Tensors
@@ -15,7 +16,7 @@ from fedspm.errors import TooFewSites
 from fedspm.evaluation import Model, evaluate, from_counts
 from fedspm.mixture.newcomer import Newcomers
 from fedspm.privacy import spent
-from fedspm.runs import Checkpoint, Run
+from fedspm.runs import Run
 
 In = TypeVar("In")
 Out = TypeVar("Out")

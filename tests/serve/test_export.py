@@ -7,12 +7,13 @@ import pytest
 import torch
 
 from fedspm.algorithms.fedspm import FedSPM
+from fedspm.checkpoints import Checkpoint
 from fedspm.config import resolve
 from fedspm.core.local import chunks
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.evaluation import Model
 from fedspm.manifest import site_manifest
-from fedspm.runs import Checkpoint, Run, task_of
+from fedspm.runs import Run, task_of
 from fedspm.serve.bundle import load_node, load_router
 from fedspm.serve.export import AtSite, export, export_site
 from fedspm.serve.processes import nodes_of

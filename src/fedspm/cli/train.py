@@ -27,8 +27,9 @@ from fedspm.errors import FedSPMError
 from fedspm.terminal import console, watching
 
 if TYPE_CHECKING:
+    from fedspm.checkpoints import Checkpoint
     from fedspm.data.federation import Federation
-    from fedspm.runs import Checkpoint, Run
+    from fedspm.runs import Run
 
 
 @app.command()

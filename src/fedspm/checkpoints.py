@@ -1,0 +1,82 @@
+"""Checkpoints: checkpoints/round-NNNNN/ with shared.safetensors, a file a client for what is private, and state.json.
+
+A folder appears whole or not at all.
+"""
+
+import json
+import re
+import shutil
+from dataclasses import dataclass
+from pathlib import Path
+
+import safetensors
+from safetensors.torch import load_file, save_file
+
+from fedspm.core.replies import Tensors, plain
+from fedspm.errors import DamagedFile, FedSPMError
+from fedspm.files import folder_atomically, read_json
+
+FOLDER = "checkpoints"
+
+
+@dataclass(frozen=True)
+class Checkpoint:
+    """Everything that training needs to go on as if nothing had happened."""
+
+    round: int
+    seconds: float
+    shared: Tensors
+    privates: dict[str, Tensors]
+
+
+def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
+    """The newest `keep` stay."""
+    folder = run / FOLDER / f"round-{checkpoint.round:05d}"
+    with folder_atomically(folder) as temporary:
+        save_file(plain(checkpoint.shared), temporary / "shared.safetensors")
+        (temporary / "clients").mkdir()
+        files = {}
+        for i, (name, private) in enumerate(checkpoint.privates.items()):
+            files[name] = f"clients/{i:05d}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:60]}.safetensors"
+            save_file(plain(private), temporary / files[name])
+        state = {"round": checkpoint.round, "seconds": checkpoint.seconds, "clients": files}
+        (temporary / "state.json").write_text(json.dumps(state, indent=2, ensure_ascii=False), "utf-8")
+    for old in checkpoint_folders(run)[:-keep]:
+        shutil.rmtree(old)
+
+
+def newest_checkpoint(run: Path) -> Checkpoint:
+    folders = checkpoint_folders(run)
+    if not folders:
+        raise FedSPMError(f"{run} has no checkpoint yet; start the training anew in another folder")
+    folder = folders[-1]
+    try:
+        state = read_json(folder / "state.json")
+        files = dict(state["clients"])
+        shared = read_tensors(folder / "shared.safetensors")
+        privates = {name: read_tensors(folder / file) for name, file in files.items()}
+        return Checkpoint(state["round"], state["seconds"], shared, privates)
+    except DamagedFile as error:
+        advice = f"delete {folder} to go back to {folders[-2].name}" if len(folders) > 1 else "there is no earlier one"
+        raise DamagedFile(f"{error}; {advice}") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise DamagedFile(f"{folder / 'state.json'} is damaged: {error!r}") from error
+
+
+def checkpoint_folders(run: Path) -> list[Path]:
+    """Oldest first."""
+    return sorted((run / FOLDER).glob("round-*"), key=round_of)
+
+
+def round_of(folder: Path) -> int:
+    return int(folder.name.removeprefix("round-"))
+
+
+def read_tensors(path: Path) -> Tensors:
+    try:
+        tensors: Tensors = load_file(path)
+    except FileNotFoundError as error:
+        raise DamagedFile(f"{path} is missing") from error
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DamagedFile(f"{path} is damaged: {error}") from error
+    return tensors
