@@ -258,14 +258,14 @@ def changed(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
     return {key: (this, that) for key, (this, that) in both.items() if this != that}
 
 
-def prolongs(now: Config, before: Config) -> bool:
-    """Is it the same training with more rounds of the same schedule? Then it goes on where that one ended."""
-    return before.rounds < now.rounds <= before.schedule == now.schedule and changed(before, now).keys() == {"rounds"}
-
-
 def differences(one: Config, other: Config) -> list[str]:
     """The same as sentences: `key: this, now that`."""
     return [f"{key}: {this}, now {that}" for key, (this, that) in changed(one, other).items()]
+
+
+def prolongs(now: Config, before: Config) -> bool:
+    """Is it the same training with more rounds of the same schedule? Then it goes on where that one ended."""
+    return before.rounds < now.rounds <= before.schedule == now.schedule and changed(before, now).keys() == {"rounds"}
 
 
 def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
