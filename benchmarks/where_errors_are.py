@@ -44,19 +44,19 @@ def stands_for(component: Int[Tensor, " n"], truth: Int[Tensor, " n"], component
 
 
 @torch.no_grad()
-def own(model: Model, i: int, part: Part) -> int:
+def right(model: Model, i: int, part: Part) -> dict[str, int]:
     answers = [model.local(i, model.embed(x)).argmax(1) for x in chunks(part.x)]
-    return int((torch.cat(answers) == part.y).sum())
+    return {"own": int((torch.cat(answers) == part.y).sum())}
 
 
-def components(model: Model, i: int, part: Part, truth: Tensor) -> dict[str, int]:
+def right_by_components(model: Model, i: int, part: Part, truth: Tensor) -> dict[str, int]:
     posterior, likelihood = asked(model, i, part)
     component = posterior.argmax(1)
     meaning = stands_for(component, truth, posterior.shape[1])
     known = posterior.masked_fill(meaning != truth[:, None], -torch.inf)
     known = torch.where(known.isinf().all(1, keepdim=True), posterior, known)  # nothing stands for it
-    right = class_probabilities(known, likelihood).argmax(1) == part.y
-    return {"component": int((meaning[component] == truth).sum()), "known": int(right.sum())}
+    own, told = (class_probabilities(each, likelihood).argmax(1) == part.y for each in (posterior, known))
+    return {"own": int(own.sum()), "component": int((meaning[component] == truth).sum()), "known": int(told.sum())}
 
 
 def main() -> None:
@@ -67,9 +67,11 @@ def main() -> None:
         truth = federation.truth if isinstance(model.algorithm, FedSPM) else None
         for kind in ("test", "train"):
             parts = getattr(federation, kind)
-            counts = [{"own": own(model, i, part)} for i, part in enumerate(parts)]
-            for i, true in enumerate(getattr(truth, kind, ())):
-                counts[i] |= components(model, i, parts[i], true)
+            if truth:
+                given = zip(parts, getattr(truth, kind), strict=True)
+                counts = [right_by_components(model, i, part, true) for i, (part, true) in enumerate(given)]
+            else:
+                counts = [right(model, i, part) for i, part in enumerate(parts)]
             rows = sum(map(len, parts))
             shares = {name: 100 * sum(count[name] for count in counts) / rows for name in counts[0]}
             print(f"{folder}: {kind} rows, {', '.join(f'{name} {share:.2f}' for name, share in shares.items())}")
