@@ -25,3 +25,15 @@ def small_settings(**changes: object) -> Settings:
         "em": {"hold": 1},
     }
     return Settings.model_validate(values | changes)
+
+
+class Watcher:
+    """Stops a training after a round, or never."""
+
+    def __init__(self, stop_after: int | None = None):
+        self._stop_after = stop_after
+
+    def round_done(self, round: int) -> bool:
+        return round == self._stop_after
+
+    def evaluated(self, metrics: object) -> None: ...

@@ -16,25 +16,17 @@ from fedspm.onboarding import TABLES, onboard, remove
 from fedspm.runs import Run, task_of
 from fedspm.serve.export import export
 from fedspm.training import begin, train
-from small import small_settings, toy_rows
+from small import Watcher, small_settings, toy_rows
 
 CLIENTS = {"north": (0.0, False), "south": (1.5, True), "west": (-1.5, False), "east": (3.0, True)}
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 4}
-
-
-class Silent:
-    def round_done(self, round):
-        return False
-
-    def evaluated(self, metrics):
-        pass
 
 
 def trained_on(source, out, **settings):
     common = {"components": 2, "rounds": 8, "workers": 1, "predictor": BLOCK, "router": BLOCK, "em": {"hold": 3}}
     config = resolve(common | {"data": {"name": str(source)}} | settings)
     run, federation = Run.begin(out, config, "a test")
-    train(config, federation, run.algorithm(), run, Silent())
+    train(config, federation, run.algorithm(), run, Watcher())
     return run
 
 

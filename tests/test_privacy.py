@@ -13,7 +13,7 @@ from fedspm.manifest import manifest
 from fedspm.privacy import epsilon, not_covered, releases, sentence, spent
 from fedspm.runs import Run, task_of
 from fedspm.training import train
-from small import small_settings
+from small import Watcher, small_settings
 
 accountants = pytest.importorskip("opacus.accountants", reason="pip install 'fedspm[privacy]'")
 
@@ -91,16 +91,6 @@ def test_noise_needs_a_clip():
         resolve({"privacy": {"noise": 1.0}})
 
 
-class Stops:
-    def __init__(self, after):
-        self._after = after
-
-    def round_done(self, round):
-        return round == self._after
-
-    def evaluated(self, metrics): ...
-
-
 def test_a_resumed_run_counts_on_and_reports_the_same(vectors, tmp_path):
     block = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 2}
     config = resolve(
@@ -111,9 +101,9 @@ def test_a_resumed_run_counts_on_and_reports_the_same(vectors, tmp_path):
     for name, stop in (("whole", None), ("stopped", 3)):
         algorithm = ALGORITHMS["fedspm"](config, task_of(vectors))
         run = Run.create(tmp_path / name, config, manifest(vectors, algorithm, "test"))
-        train(config, vectors, algorithm, run, Stops(stop))
+        train(config, vectors, algorithm, run, Watcher(stop))
         if stop:
-            train(config, vectors, algorithm, run, Stops(None), run.latest())
+            train(config, vectors, algorithm, run, Watcher(), run.latest())
         lines.append([{key: line[key] for key in ("round", "system_accuracy", "privacy")} for line in run.metrics()])
     assert lines[0] == lines[1]
     assert [line["privacy"]["releases"] for line in lines[0]] == [4, 8]

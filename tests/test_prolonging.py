@@ -9,15 +9,9 @@ from fedspm.errors import FedSPMError
 from fedspm.grid import Cell
 from fedspm.runs import Run, manifest, task_of
 from fedspm.training import train
+from small import Watcher
 
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 2}
-
-
-class Silent:
-    def round_done(self, round):
-        return False
-
-    def evaluated(self, metrics): ...
 
 
 def settings(**changes):
@@ -27,7 +21,7 @@ def settings(**changes):
 def trained(folder, vectors, config):
     algorithm = ALGORITHMS[config.algorithm](config, task_of(vectors))
     run = Run.create(folder, config, manifest(vectors, algorithm, "test"))
-    train(config, vectors, algorithm, run, Silent())
+    train(config, vectors, algorithm, run, Watcher())
     return run
 
 
@@ -39,7 +33,7 @@ def test_more_rounds_end_where_a_longer_run_does(vectors, tmp_path, name):
     assert run.config.schedule == 4
     assert not run.has_sketch()  # that of round 2 would not fit
     assert run.manifest["command"] == "test; more"
-    train(run.config, vectors, run.algorithm(), run, Silent(), run.latest())
+    train(run.config, vectors, run.algorithm(), run, Watcher(), run.latest())
     assert [line["round"] for line in run.metrics()] == [2, 4]
     for ours, theirs in zip(_states(run), _states(whole), strict=True):
         assert ours.keys() == theirs.keys()
@@ -68,7 +62,7 @@ def test_killed_before_its_new_report_it_is_not_finished(tmp_path, vectors):
     (run.path / "report.html").write_text("after two rounds")
     assert Cell("fedspm", run.config, run.path).finished()
     run.prolong(4, "more")
-    train(run.config, vectors, run.algorithm(), run, Silent(), run.latest())
+    train(run.config, vectors, run.algorithm(), run, Watcher(), run.latest())
     assert not Cell("fedspm", run.config, run.path).finished()
 
 
