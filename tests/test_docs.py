@@ -86,6 +86,13 @@ def test_accuracies_in_the_readme_are_those_of_a_cell():
     assert not said - accuracies("table1")
 
 
+def test_accuracies_beside_the_claims_of_the_paper_are_those_of_a_cell():
+    claims = (DOCS / "results.md").read_text().split("## Does it reproduce?")[1].split("\n## ")[0]
+    said = set(re.findall(r"\b\d\d\.\d\d\b", claims))
+    assert said
+    assert not said - set().union(*map(accuracies, EXPERIMENTS))
+
+
 @pytest.mark.parametrize("name", EXPERIMENTS)
 def test_the_files_of_an_experiment_are_those_that_its_cells_make(tmp_path, name):
     committed = RESULTS / name
