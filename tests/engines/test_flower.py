@@ -10,6 +10,7 @@ pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 from fedspm.algorithms import ALGORITHMS
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines import wire
+from fedspm.engines.flower import agreed_classes
 from fedspm.engines.local import LocalEngine
 from fedspm.engines.site import Site
 from fedspm.errors import TooFewSites
@@ -45,6 +46,13 @@ def test_every_algorithm_gives_the_same_bits_as_in_process(vectors, tmp_path, na
     assert_same(shared, shared_again)
     for one, other in zip(privates, privates_again, strict=True):
         assert_same(one, other)
+
+
+def test_classes_keep_the_order_in_which_all_sites_list_them():
+    """One process keeps that of the data set; sorted heads would start from other numbers."""
+    assert agreed_classes([("shirt", "bag"), ("shirt", "bag")]).tolist() == ["shirt", "bag"]
+    assert agreed_classes([("shirt", "bag"), ("bag", "coat")]).tolist() == ["bag", "coat", "shirt"]
+    assert agreed_classes([(2, 0), (0, 1)]).tolist() == [0, 1, 2]
 
 
 def test_the_joint_loss_of_feddrm_gives_the_same_bits_too(vectors, tmp_path):

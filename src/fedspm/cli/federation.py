@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedspm.cli.app import app
-from fedspm.cli.options import Rounds, Set, layers
+from fedspm.cli.options import Set, layers
 from fedspm.cli.speaking import say, show_results
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console
@@ -33,7 +33,7 @@ def require_flower() -> None:
 @federation.command()
 def demo(
     sites: Annotated[int, typer.Option(min=2, help="Number of sites.")] = 3,
-    rounds: Rounds = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Rounds to train.")] = 3,
     out: Annotated[Path, typer.Option(help="Folder for everything.")] = Path("runs/federation-demo"),
     set_: Set = None,
 ) -> None:
@@ -41,7 +41,7 @@ def demo(
     from fedspm.config import resolve
     from fedspm.deploy.demo import demo as run_demo
 
-    options = {"data.clients": sites, "rounds": rounds or 3, "eval_every": 1}
+    options = {"data.clients": sites, "rounds": rounds, "eval_every": 1}
     config = resolve(layers(None, options, set_))
     with console.status("reading the data"):
         data = config.federation()

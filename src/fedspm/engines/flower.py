@@ -140,8 +140,15 @@ def agreed_task(sites: dict[str, Introduction], names: Sequence[str]) -> tuple[T
     kinds = {isinstance(label, str) for name in names for label in sites[name].classes}
     if len(kinds) > 1:
         raise FedSPMError("some sites have strings as labels and some have numbers; use one kind")
-    classes = np.unique(np.concatenate([np.asarray(sites[name].classes) for name in names]))
+    classes = agreed_classes([sites[name].classes for name in names])
     return Task(shapes.pop(), len(classes), tuple(names), tuple(sites[name].rows for name in names)), classes
+
+
+def agreed_classes(listed: Sequence[tuple[Any, ...]]) -> np.ndarray:
+    """In the order in which all sites list them, as one process would have it; sorted where they list different ones."""
+    if len(set(listed)) == 1:
+        return np.asarray(listed[0])
+    return np.unique(np.concatenate([np.asarray(each) for each in listed]))
 
 
 class FlowerEngine:
