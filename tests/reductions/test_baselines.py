@@ -9,6 +9,7 @@ from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import evaluate
+from fedspm.mixture.em import of_label
 from fedspm.mixture.model import log_likelihood
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round, personalised
@@ -195,3 +196,22 @@ def test_joint_feddrm_routes_without_the_prior(vectors):
     ratio = embedding["router"][:, 0] @ model.shared["tilt.xi"][:, 0].T + model.shared["tilt.gamma"][:, 0]
     torch.testing.assert_close(model.algorithm.log_scores(model.shared, embedding), ratio)
     assert evaluate(model, vectors)["routing_accuracy"] > 0.5
+
+
+@pytest.mark.parametrize("components", [3, 5])
+def test_every_gaussian_of_fedgmm_is_fitted(vectors, components):
+    """Also those to which k-means gives 1 % of every row: many rows make them up, if little of each."""
+    shared = trained(vectors, "fedgmm", components=components, rounds=1).shared
+    assert (shared["tau"].sum(0) > 1).all()
+    assert (shared["gauss.mean"].abs().sum(1) > 0).all()
+
+
+@pytest.mark.parametrize("seed", [0, 1, 5, 7])
+def test_cluster_fl_is_evaluated_with_the_best_of_the_final_models(vectors, seed):
+    """Also at a client that was never drawn, or not since the models moved."""
+    model = trained(vectors, "cluster-fl", clients_per_round=1, rounds=2, seed=seed, em={"start": "random"})
+    for part, private in zip(vectors.train, model.privates, strict=True):
+        features = model.embed(part.x)["predictor"]
+        likelihoods = [model.algorithm.log_likelihood(model.shared, c, features[:, [c]]) for c in range(2)]
+        loss = [-of_label(each, part.y).sum() for each in likelihoods]
+        assert int(private["cluster"]) == int(torch.stack(loss).argmin())

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from fedspm.core.algorithm import Exchange, Task
 from fedspm.core.local import Batch, Client, chunks
-from fedspm.core.replies import Mean, Tensors
+from fedspm.core.replies import Mean, Rows, Tensors
 from fedspm.core.settings import Settings
 from fedspm.mixture.em import of_label
 from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
@@ -54,6 +54,10 @@ class ClusterFL(ComponentStart):
         start = self.predictor.take(shared, c) | {f"{name}.{c}": shared[f"{name}.{c}"] for name in HEAD}
         moved = self.local_solver(client, "supervised", self.predictor, start, loss)
         return Mean(client.n, **moved), client.private | {"cluster": torch.tensor(c)}
+
+    def personalise(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
+        """The models have moved since it chose, and it may not have been asked at all."""
+        return Rows.of(client.name), client.private | {"cluster": torch.tensor(self.chosen(client, shared))}
 
     def chosen(self, client: Client, shared: Tensors) -> int:
         """The model with the lowest loss; in the first rounds the cluster in which k-means put most of the rows."""

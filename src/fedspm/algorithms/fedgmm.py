@@ -76,9 +76,10 @@ class FedGMM(FedEM, DensityRatios, Servable):
         return reply, client.private | {"mixing": mixing} | as_private(evidence)
 
     def weigh(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
-        """Weighted moments of the features under the new router encoder; components below `min_count` rows stay."""
+        """Weighted moments of the features under the new router encoder, of components that at least `min_count` rows
+        make up: (Σ_j w)² / Σ_j w² of them, so that a small share of many rows is shown."""
         w = client.private["responsibilities"].cpu().double()
-        w = w * (w.sum(0) >= self.settings.min_count)
+        w = w * (w.sum(0).square() >= self.settings.min_count * w.square().sum(0))
         with torch.no_grad():
             features = torch.cat([self.router(shared, self.standardise(shared, x)).cpu() for x in chunks(client.x)])
         h = features[:, 0].double()
@@ -125,13 +126,13 @@ class FedGMM(FedEM, DensityRatios, Servable):
 
 
 def gaussians(moments: Tensors, previous: Tensors) -> Tensors:
-    """Mean and covariance of every component; one without rows keeps what it had."""
+    """Mean and covariance of every component; one without a whole row keeps what it had."""
     weight = moments["mass"][:, None]
     mean = moments["sum"] / weight.clamp_min(1e-12)
     covariance = moments["product"] / weight.clamp_min(1e-12)[..., None] - mean[:, :, None] * mean[:, None]
     size = covariance.diagonal(dim1=1, dim2=2).mean(1).clamp_min(1e-6)
     covariance = covariance + RIDGE * size[:, None, None] * torch.eye(mean.shape[1], dtype=mean.dtype)
-    alive = weight > mean.shape[1]
+    alive = weight > 1
     return {
         "gauss.mean": torch.where(alive, mean.float(), previous["gauss.mean"]),
         "gauss.covariance": torch.where(alive[..., None], covariance.float(), previous["gauss.covariance"]),
