@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from pathlib import Path
 
+from fedspm.core.settings import Block
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
 from fedspm.likelihood.diagnostics import Bridge, bridge_errors, shown_bridge, solved_lines
@@ -20,22 +21,27 @@ def bridges(runs: Sequence[Run]) -> list[tuple[Run, str, Bridge | None]]:
         lines = run.diagnostics()
         if not lines:
             raise FedSPMError(f"{run.path} was not diagnosed; train with --diagnose-every 1")
-        found.append((run, "fixed", bridge_errors(lines)))
-        found.append((run, "raw", bridge_errors(lines, "raw") if solved_lines(lines, "raw") else None))
+        for gauge in ("fixed", "raw"):
+            found.append((run, gauge, bridge_errors(lines, gauge) if solved_lines(lines, gauge) else None))
     return found
 
 
 def bridge_rows(found: Sequence[tuple[Run, str, Bridge | None]]) -> list[list[str]]:
     rows = []
     for run, gauge, bridge in found:
-        name = [run.path.name, f"{run.config.router.momentum:g}", gauge]
+        name = [run.path.name, f"{drm_steps(run).momentum:g}", gauge]
         rows.append([*name, *shown_bridge(bridge), "all" if bridge is None else str(bridge.unsolved)])
     return rows
 
 
+def drm_steps(run: Run) -> Block:
+    """How the density ratios of a run were descended: FedDRM's joint loss takes the predictor's steps."""
+    return run.config.predictor if run.config.options.get("joint") else run.config.router
+
+
 def accumulation(run: Run) -> str:
     """The factors of the theorem, for the DRM block of a run."""
-    block = run.config.router
+    block = drm_steps(run)
     a, s = accumulation_factors(block.momentum, block.steps)
     return f"{run.path.name}: μ = {block.momentum:g}, E = {block.steps} local steps, a_E = {a:.2f}, s_E = {s:.2f}"
 
@@ -44,10 +50,11 @@ def write_picture(found: Sequence[tuple[Run, str, Bridge | None]], path: Path) -
     kind = path.suffix.removeprefix(".")
     if kind not in ("svg", "png"):
         raise FedSPMError(f"{path}: the picture must be an svg or a png")
-    panels = {
-        f"μ = {run.config.router.momentum:g}" if len(found) > 2 else run.path.name: bridge
-        for run, gauge, bridge in found
-        if gauge == "fixed" and bridge is not None
-    }
+    fixed = [(run, bridge) for run, gauge, bridge in found if gauge == "fixed" and bridge is not None]
+    if not fixed:
+        raise FedSPMError("no diagnosed round has a solution of eq. 6: there is nothing to draw")
+    momenta = {drm_steps(run).momentum for run, _ in fixed}
+    by_momentum = 1 < len(momenta) == len(fixed)
+    panels = {f"μ = {drm_steps(run).momentum:g}" if by_momentum else str(run.path): bridge for run, bridge in fixed}
     write_atomically(path, rendered(convergence(panels), kind))
     return path

@@ -1,6 +1,7 @@
 """Gradient norms and bridge errors of a model, against finite differences and by hand."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -104,14 +105,14 @@ def test_bridge_errors_by_hand():
     lines = [
         line(0, 4.0, 2.0, 1.0, 0.5, 3.0, 2.0),  # ratio 2; f falls by 0.5, f̃ by 1: δ = 0.5
         line(1, 1.0, 1.0, 0.5, 0.1, 2.0, 1.9),  # ratio 1; f falls by 0.4, f̃ by 0.1: δ = 0
-        line(2, 9.0, 1e-12, 0.1, 0.1, 1.9, 1.9),  # ‖∇f̃‖² has vanished: not in Γ₂
+        line(2, 9.0, 1e-20, 0.1, 0.1, 1.9, 1.9),  # ‖∇f̃‖² has vanished: not in Γ₂
         {**line(3, 0, 1.0, 0, 0, 0, 0), "fixed": None},
         line(4, 6.0, 4.0, 0.2, None, 2.0, 1.8),  # ratio 1.5; no solution after the round: nothing to compare
     ]
     found = bridge_errors(lines)
     gamma2 = np.quantile([2, 1, 1.5], 0.95)
     assert found.gamma2 == pytest.approx(gamma2)
-    epsilon = [max(4 - gamma2 * 2, 0), 0, 9 - gamma2 * 1e-12, 0]
+    epsilon = [max(4 - gamma2 * 2, 0), 0, 9 - gamma2 * 1e-20, 0]
     np.testing.assert_allclose(found.epsilon, np.cumsum(epsilon) / [1, 2, 3, 4])
     np.testing.assert_allclose(found.delta, np.array([0.5, 0.5, 0.5]) / np.sqrt([1, 2, 3]))
     np.testing.assert_allclose(found.gradient, [4, 2.5, 14 / 3, 5])
@@ -120,6 +121,13 @@ def test_bridge_errors_by_hand():
     assert (found.rounds.tolist(), found.compared.tolist(), found.unsolved) == ([1, 2, 3, 5], [1, 2, 3], 1)
     with pytest.raises(FedSPMError, match="raw gauge"):
         bridge_errors(lines, "raw")
+
+
+def test_delta_does_not_depend_on_how_many_rounds_were_diagnosed():
+    """δ̄_T is T^(−1/2) times a sum over all T rounds, of which every k-th was looked at."""
+    lines = [line(t, 1.0, 1.0, 1.0, 1.05, 1.0, 1.0) for t in range(400)]  # δ̂ = 0.05 in each
+    assert bridge_errors(lines).delta[-1] == pytest.approx(1.0)
+    assert bridge_errors(lines[4::5]).delta[-1] == pytest.approx(1.0)
 
 
 def test_the_commands(tmp_path):
@@ -133,6 +141,18 @@ def test_the_commands(tmp_path):
     assert "fixed" in shown
     assert "raw" in shown
     assert (tmp_path / "panels.png").stat().st_size > 10_000
+    unsolved = tmp_path / "unsolved"  # does not keep the others from their table
+    shutil.copytree(out, unsolved)
+    text = "".join(json.dumps({**each, "fixed": None, "raw": None}) + "\n" for each in lines)
+    (unsolved / "diagnostics.jsonl").write_text(text)
+    assert "all" in fedspm("diagnose", out, unsolved, "--out", tmp_path / "both.svg").stdout
+    alone = fedspm("diagnose", unsolved, check=False)
+    assert (alone.returncode, "nothing to draw" in alone.stderr) == (1, True)
+    again = tmp_path / "again"  # the same μ: a curve each
+    shutil.copytree(out, again)
+    fedspm("diagnose", out, again, "--out", tmp_path / "two.svg")
+    picture = (tmp_path / "two.svg").read_text()
+    assert (str(out) in picture, str(again) in picture) == (True, True)
     refused = fedspm("diagnose", tmp_path, check=False)
     assert refused.returncode == 1
 

@@ -15,6 +15,7 @@ from fedspm.likelihood.profile import (
     profile_log_el,
     surrogate_q2,
     total_responsibilities,
+    total_responsibilities,
 )
 
 
@@ -72,6 +73,17 @@ def test_gradients_are_those_of_finite_differences(case, which):
             for k in (2, 1)
         )
         assert (here.pull * change).sum() == pytest.approx((8 * near - far) / (12 * h), rel=1e-6, abs=1e-6)
+
+
+@pytest.mark.parametrize("huge", [700.0, 740.0, 2000.0])
+def test_the_pull_is_right_where_a_weight_is_too_small_for_a_number(case, huge):
+    """Σ_j pull on γ_ic = τ_ic − n λ_ic, also of a row with a ratio of e²⁰⁰⁰."""
+    log_ratio = case.log_ratio()
+    log_ratio[0, 1, 1] = huge
+    found = exact_q2(log_ratio, case.client, case.w)
+    tau = total_responsibilities(case.client, case.w, log_ratio.shape[1])
+    multipliers = found.solution.multipliers.reshape(tau.shape)
+    np.testing.assert_allclose(found.pull.sum(0), tau - len(case.client) * multipliers, atol=1e-6)
 
 
 def test_the_profile_is_the_largest_log_el_under_the_constraints(case):

@@ -31,7 +31,7 @@ from fedspm.likelihood.profile import (
 from fedspm.mixture.model import TILT, log_ratio
 
 LEAST = 1.0  # a component with less than one row has no distribution to diagnose
-VANISHED = 1e-9  # ‖∇f̃‖² below which a round does not count for Γ₂
+VANISHED = 1e-18  # ‖∇f̃‖² below which a round does not count for Γ₂: the paper's 1e-9, for sums over some 30,000 rows
 QUANTILE = 0.95
 
 
@@ -195,7 +195,7 @@ class Bridge:
     gradient: Array  # T⁻¹ Σ ‖∇F‖², for every T
     epsilon: Array  # ε̄_T = T⁻¹ Σ ε̂⁽ᵗ⁾
     compared: Array  # rounds in which it had one before and after, which δ̂ compares
-    delta: Array  # δ̄_T = T^(−1/2) Σ δ̂⁽ᵗ⁾
+    delta: Array  # δ̄_T = T^(−1/2) Σ δ̂⁽ᵗ⁾, where rounds that were not compared count as the mean of those that were
     gamma2: float  # Γ̂₂: the 95 % quantile of ‖∇f‖²/‖∇f̃‖²
     unsolved: int  # rounds without a solution
 
@@ -229,13 +229,13 @@ def bridge_errors(lines: Sequence[Mapping[str, Any]], gauge: str = "fixed") -> B
     moved = np.array([line[gauge]["f_after"] - line[gauge]["f"] for line in compared])
     moved_surrogate = np.array([line["surrogate_after"] - line["surrogate"] for line in compared])
     delta = np.maximum(moved - moved_surrogate, 0)
-    count = np.arange(1, len(solved) + 1)
+    count, rounds = np.arange(1, len(solved) + 1), _rounds(compared)
     return Bridge(
         rounds=_rounds(solved),
         gradient=np.cumsum(exact) / count,
         epsilon=np.cumsum(epsilon) / count,
-        compared=_rounds(compared),
-        delta=np.cumsum(delta) / np.sqrt(count[: len(delta)]),
+        compared=rounds,
+        delta=np.cumsum(delta) / count[: len(delta)] * np.sqrt(rounds),
         gamma2=gamma2,
         unsolved=len(lines) - len(solved),
     )

@@ -57,6 +57,7 @@ class Multipliers:
 
     multipliers: Array  # λ, (q,): of those that give the same weights, the one of smallest norm
     weights: Array  # r, (n,)
+    log_weights: Array  # log r, also where r itself is too small for a number
     sum_log_weights: float  # Σ_j log r_j
     residual: float  # the larger of |Σ r − 1| and max_c |Σ_j r_j g_jc|
     iterations: int
@@ -89,7 +90,8 @@ def solve_multipliers(g: ArrayLike | None = None, *, log_ratio: ArrayLike | None
         multipliers = space.shortest(x, size)
     if not np.isfinite(multipliers).all():
         raise NotConverged("the multipliers are larger than a number can be: g is too small; scale its columns")
-    return Multipliers(multipliers, weights, float(log_weights.sum()), residual, iterations)
+    total = float(log_weights.sum())
+    return Multipliers(multipliers, weights, log_weights.astype(float), total, residual, iterations)
 
 
 def _unit(direction: Array) -> Array:

@@ -124,10 +124,8 @@ def _baseline(log_ratio: Array, client: Array, responsibilities: Array, least: f
 def _of_baseline(log_ratio: Array, solution: Multipliers) -> Array:
     """λ_i'c exp(log_ratio_ji'c) / (1 + λᵀg_j), that is n r_j λ_i'c exp(log_ratio_ji'c), without overflow."""
     multipliers = solution.multipliers.reshape(log_ratio.shape[1:])
-    with np.errstate(divide="ignore"):
-        log_weights = np.log(solution.weights)[:, None, None]
     shown = np.where(multipliers == 0, -np.inf, log_ratio)  # that of an absent component may be anything
-    return np.asarray(len(log_ratio) * multipliers * np.exp(shown + log_weights))
+    return np.asarray(len(log_ratio) * multipliers * np.exp(shown + solution.log_weights[:, None, None]))
 
 
 def _own(values: Array, client: Array, like: Array) -> Array:
