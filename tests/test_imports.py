@@ -50,7 +50,7 @@ MAY_IMPORT = {
     | {"runs"},
     "deploy": LEAVES
     | {"algorithms", "config", "core", "data", "deploy", "engines", "files", "manifest", "runs", "training"},
-    "diagnose": LEAVES | {"files", "likelihood", "pictures", "runs"},
+    "diagnose": LEAVES | {"core", "files", "likelihood", "pictures", "runs"},
     "queries": LEAVES | {"core", "data", "evaluation", "runs"},
     "cell": LEAVES | {"config", "files", "report", "runs", "training"},
     "grid": LEAVES | {"cell", "config", "core", "files", "runs", "terminal"},

@@ -1,6 +1,7 @@
 """fedspm export: who gets what, and that both halves together answer as the whole."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -15,10 +16,11 @@ from fedspm.evaluation import Model
 from fedspm.manifest import site_manifest
 from fedspm.runs import Run, task_of
 from fedspm.serve.bundle import load_node, load_router
-from fedspm.serve.export import AtSite, export, export_site
+from fedspm.serve.export import AtSite, export, export_site, is_current
 from fedspm.serve.processes import nodes_of
-from fedspm.training import begin, one_round
+from fedspm.training import begin, one_round, train
 from serving import trained
+from small import Watcher
 
 
 @pytest.mark.parametrize(
@@ -71,11 +73,87 @@ def test_a_bundle_is_replaced_and_anything_else_is_not_touched(vectors, tmp_path
     run = Run.open(tmp_path / "run")
     first = export(run, tmp_path / "bundle")
     assert export(run, tmp_path / "bundle").version == first.version
+    (tmp_path / "bundle" / "router" / "router.json").write_text("{")  # damaged, and still ours
+    assert export(run, tmp_path / "bundle").version == first.version
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("ten years of work")
-    with pytest.raises(FedSPMError, match="is not a bundle"):
+    with pytest.raises(FedSPMError, match=r"mine holds thesis\.txt, which a new export would delete"):
         export(run, tmp_path / "mine")
     assert (tmp_path / "mine" / "thesis.txt").exists()
+
+
+@pytest.mark.parametrize(
+    "other", ["nodes.toml", "router/router.pem", "clients/west/west.key", "clients/east/node.json"]
+)
+def test_a_bundle_with_a_file_of_somebody_else_is_not_replaced(served, tmp_path, other):
+    bundle = shutil.copytree(served[2], tmp_path / "bundle")
+    (bundle / other).parent.mkdir(exist_ok=True)
+    (bundle / other).write_text("mine")
+    before = {path: path.stat().st_mtime_ns for path in bundle.rglob("*")}
+    with pytest.raises(FedSPMError, match=f"bundle holds {other}, which .* move what is yours elsewhere, or choose"):
+        export(Run.open(served[1]), bundle)
+    assert {path: path.stat().st_mtime_ns for path in bundle.rglob("*")} == before
+
+
+def test_folders_of_sites_that_lie_beside_a_router_are_not_deleted_with_it(served, tmp_path):
+    """The card of such a router lists no folders."""
+    bundle = shutil.copytree(served[2], tmp_path / "bundle")
+    card = json.loads((bundle / "router" / "router.json").read_text())
+    (bundle / "router" / "router.json").write_text(json.dumps(card | {"folders": []}))
+    with pytest.raises(FedSPMError, match=r"holds clients/north/node\.json, .* and 3 more, which"):
+        export(Run.open(served[1]), bundle)
+    assert (bundle / "clients" / "north" / "node.json").exists()
+
+
+def test_a_file_in_place_of_the_folder_is_said(served, tmp_path):
+    (tmp_path / "bundle").write_text("mine")
+    with pytest.raises(FedSPMError, match="bundle is a file, not a folder; choose another name"):
+        export(Run.open(served[1]), tmp_path / "bundle")
+    assert (tmp_path / "bundle").read_text() == "mine"
+
+
+@pytest.fixture(scope="module")
+def with_rows(vectors, tmp_path_factory):
+    """A run that finds its rows again, as one of the command line does: its bundle has a calibration."""
+    place = tmp_path_factory.mktemp("with-rows")
+    (place / "data").mkdir()
+    for name, train_rows, test_rows in zip(vectors.names, vectors.train, vectors.test, strict=True):
+        np.savez(place / "data" / name, x=train_rows.x, y=train_rows.y, x_test=test_rows.x, y_test=test_rows.y)
+    block = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 3}
+    config = resolve({"data": {"name": str(place / "data")}, "rounds": 1, "predictor": block, "router": block})
+    run, federation = Run.begin(place / "run", config, "a test")
+    train(config, federation, run.algorithm(), run, Watcher())
+    export(run, place / "bundle")
+    return run, place / "bundle"
+
+
+def cut_short(clients):
+    with open(clients / "north" / "node.safetensors", "r+b") as file:
+        file.truncate(200)
+
+
+def gone(clients):
+    shutil.rmtree(clients / "south")
+
+
+def of_another_client(clients):
+    shutil.copytree(clients / "south", clients / "west", dirs_exist_ok=True)
+
+
+def of_another_version(clients):
+    card = json.loads((clients / "north" / "node.json").read_text())
+    (clients / "north" / "node.json").write_text(json.dumps(card | {"version": "0"}))
+
+
+@pytest.mark.parametrize("damage", [cut_short, gone, of_another_client, of_another_version])
+def test_a_bundle_is_current_only_if_the_folder_of_every_client_is(with_rows, tmp_path, damage):
+    run, bundle = with_rows[0], shutil.copytree(with_rows[1], tmp_path / "bundle")
+    assert is_current(run, bundle, 0.05)
+    assert not is_current(run, bundle, 0.1)
+    damage(bundle / "clients")
+    assert not is_current(run, bundle, 0.05)
+    export(run, bundle)
+    assert is_current(run, bundle, 0.05)
 
 
 def test_damage_is_said(vectors, tmp_path):
@@ -127,9 +205,15 @@ def test_across_sites_the_server_exports_the_router_and_every_site_its_own_node(
             store = Store.of(site.config.state, "run1")
             last, turn = store.last_shared()
             kept = AtSite("run1", name, store.description(), turn, last, store.newest())
-            assert export_site(kept, tmp_path / name) == done.version
+            assert export_site(kept, tmp_path / name) == export_site(kept, tmp_path / name) == done.version
             node = load_node(tmp_path / name)
             assert (node.card.names, node.card.version) == ([name], router.card.version)
             assert torch.allclose(node.answer(x, sight.features), model.local(i, embedding))
+    (tmp_path / name / "site.key").write_text("mine")
+    with pytest.raises(FedSPMError, match=r"holds site\.key, which a new export would delete"):
+        export_site(kept, tmp_path / name)
+    assert (tmp_path / name / "site.key").exists()
+    with pytest.raises(FedSPMError, match=r"site\.key is a file, not a folder"):
+        export_site(kept, tmp_path / name / "site.key")
     with pytest.raises(FedSPMError, match="start `fedspm serve node` at every site"), nodes_of(tmp_path / "bundle"):
         pass

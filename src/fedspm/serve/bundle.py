@@ -4,14 +4,17 @@
     BUNDLE/clients/NAME/   node.json, node.safetensors
 
 The router has no head; a node has nothing of the other clients; neither has a row of anybody's data. All folders of one
-export carry the same `version`, and the router asks a node for the version it routed with.
+export carry the same `version`, and the router asks a node for the version it routed with. A card says which tensors it
+goes with, so that a folder which is half copied is never taken for a whole one.
 """
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +44,7 @@ class Card(Strict):
 
     format: int
     version: str
+    sha256: str  # of the safetensors file beside it
     made_from: str  # fingerprint of the data
     round: int
     settings: Settings
@@ -118,30 +122,52 @@ def load_node(folder: Path) -> NodeModel:
     return NodeModel(*_load(folder, "node"))
 
 
-def _load(folder: Path, kind: str) -> tuple[Card, Tensors]:
-    if not (folder / f"{kind}.json").exists():
+def read_card(folder: Path, kind: str) -> Card:
+    path = folder / f"{kind}.json"
+    if not path.exists():
         raise FedSPMError(
             f"{folder} is not the folder of a {kind}: it has no {kind}.json; make a bundle with `fedspm export`"
         )
-    path = folder / f"{kind}.safetensors"
     try:
-        card = Card.model_validate(read_json(folder / f"{kind}.json"))
-        tensors: Tensors = load(path.read_bytes())  # not mapped: a file that is copied over would pull it away
+        card = Card.model_validate(read_json(path))
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise DamagedFile(f"{folder / f'{kind}.json'} is damaged at {where}: {first['msg']}") from error
-    except (OSError, safetensors.SafetensorError) as error:
-        raise DamagedFile(f"{path} is damaged: {error}") from error
+        raise DamagedFile(f"{path} is damaged at {where}: {first['msg']}") from error
     if card.format != FORMAT:
         raise FedSPMError(f"{folder} has format {card.format}, this version of fedspm reads {FORMAT}; export it anew")
-    return card, tensors
+    return card
+
+
+def _load(folder: Path, kind: str) -> tuple[Card, Tensors]:
+    card, path = read_card(folder, kind), folder / f"{kind}.safetensors"
+    try:
+        content = path.read_bytes()  # not mapped: a file that is copied over would pull it away
+        if sha256(content) != card.sha256:
+            raise DamagedFile(
+                f"{path} is damaged, or not of the same export as {kind}.json (its SHA-256 is another); "
+                "copy both files again"
+            )
+        return card, load(content)
+    except (OSError, safetensors.SafetensorError) as error:
+        raise DamagedFile(f"{path} is damaged: {error}") from error
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def folder_names(names: list[str]) -> list[str]:
-    """A folder name for every client, as near to its own name as a file system likes."""
+    """A folder name for every client, as near to its own name as a file system likes, and no two the same."""
     plain = [re.sub(r"[^A-Za-z0-9._-]", "_", name)[:60].lstrip(".") or "_" for name in names]
-    return [name if plain.count(name) == 1 else f"{name}-{i}" for i, name in enumerate(plain)]
+    taken = Counter(name.lower() for name in plain)  # some file systems take North and north for one
+    found = []
+    for i, name in enumerate(plain):
+        numbered = (f"{name}-{j}" for j in count(i))
+        alone = taken[name.lower()] == 1
+        found.append(name if alone else next(folder for folder in numbered if folder.lower() not in taken))
+        taken[found[-1].lower()] = 1
+    return found
 
 
 def version_of(parts: list[Tensors]) -> str:

@@ -18,8 +18,20 @@ from fedspm.errors import FedSPMError
 from fedspm.files import folder_atomically
 from fedspm.randomness import torch_generator
 from fedspm.runs import GIVEN, Run
-from fedspm.serve.bundle import FORMAT, Card, folder_names, load_router, pack, version_of
+from fedspm.serve.bundle import (
+    FORMAT,
+    Card,
+    folder_names,
+    load_node,
+    load_router,
+    pack,
+    read_card,
+    sha256,
+    version_of,
+)
 from fedspm.serve.novelty import Novelty, Sums, description
+
+NAMED = 3  # files that a refusal lists
 
 
 @dataclass(frozen=True)
@@ -34,8 +46,7 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
 
     Of a run across sites only BUNDLE/router: what their nodes need has never been here.
     """
-    if out.exists() and any(out.iterdir()) and not (out / "router" / "router.json").exists():
-        raise FedSPMError(f"{out} already exists and is not a bundle; choose another folder")
+    _require_nothing_else(out, _written(out))
     if not 0 < false_alarms < 1:
         raise FedSPMError(f"the share of false alarms must lie between 0 and 1, it is {false_alarms}")
     config = run.config
@@ -60,18 +71,17 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
         "range": run.manifest.get("range", (0.0, 1.0)),
     }
     folders = folder_names(list(task.names)) if nodes else []
-    everybody = Card(
-        **common,
-        names=list(task.names),
-        counts=list(task.counts),
-        folders=folders,
-        false_alarms=false_alarms if novelty else None,
-    )
+    everybody = common | {
+        "names": list(task.names),
+        "counts": list(task.counts),
+        "folders": folders,
+        "false_alarms": false_alarms if novelty else None,
+    }
     with folder_atomically(out) as temporary:
-        _write(temporary / "router", "router", everybody, router)
+        _write(temporary / "router", "router", router, everybody)
         for i, tensors in enumerate(nodes):
-            card = Card(**common, names=[task.names[i]], counts=[task.counts[i]])
-            _write(temporary / "clients" / folders[i], "node", card, tensors)
+            alone = common | {"names": [task.names[i]], "counts": [task.counts[i]]}
+            _write(temporary / "clients" / folders[i], "node", tensors, alone)
     return Exported(version, list(task.names) if nodes else [], measured)
 
 
@@ -89,8 +99,7 @@ class AtSite:
 
 def export_site(kept: AtSite, out: Path) -> str:
     """At a site: the folder of its own node. Its version follows from what the router has too."""
-    if out.exists() and any(out.iterdir()) and not (out / "node.json").exists():
-        raise FedSPMError(f"{out} already exists and is not the folder of a node; choose another")
+    _require_nothing_else(out, ["node.json", "node.safetensors"])
     if not kept.shared:
         raise FedSPMError(f"this site has not got a model of run {kept.run} yet: no round was trained")
     settings, task = Settings.model_validate(kept.description["settings"]), Task.of_description(kept.description)
@@ -98,16 +107,16 @@ def export_site(kept: AtSite, out: Path) -> str:
     algorithm.require_fit(kept.shared)
     i = task.names.index(kept.name)
     version = version_of([algorithm.router_part(kept.shared)])
-    card = Card(
+    said = {
         **_common(algorithm, version, kept.description["classes"]),
-        made_from=kept.run,
-        round=kept.round,
-        range=(0.0, 1.0),
-        names=[kept.name],
-        counts=[task.counts[i]],
-    )
+        "made_from": kept.run,
+        "round": kept.round,
+        "range": (0.0, 1.0),
+        "names": [kept.name],
+        "counts": [task.counts[i]],
+    }
     with folder_atomically(out) as temporary:
-        _write(temporary, "node", card, algorithm.node_part(i, kept.private, kept.shared))
+        _write(temporary, "node", algorithm.node_part(i, kept.private, kept.shared), said)
     return version
 
 
@@ -123,13 +132,16 @@ def _common(algorithm: Servable, version: str, classes: list[Any]) -> dict[str, 
 
 
 def is_current(run: Run, out: Path, false_alarms: float) -> bool:
-    """Is this the bundle of the run's newest checkpoint?"""
+    """Is this the bundle of the run's newest checkpoint, whole, with the folder of every client?"""
     try:
         card = load_router(out / "router").card
+        nodes = [load_node(out / "clients" / folder).card for folder in card.folders]
     except FedSPMError:
         return False
+    whose = zip(card.names, nodes, strict=False)  # across sites there are no nodes here
+    whole = all((node.names, node.version) == ([name], card.version) for name, node in whose)
     made = (card.made_from, card.round, card.false_alarms)
-    return made == (run.manifest["data_fingerprint"], run.last_round(), false_alarms)
+    return whole and made == (run.manifest["data_fingerprint"], run.last_round(), false_alarms)
 
 
 def servable(algorithm: Algorithm, name: str) -> Servable:
@@ -146,9 +158,42 @@ def servable(algorithm: Algorithm, name: str) -> Servable:
     return algorithm
 
 
-def _write(folder: Path, kind: str, card: Card, tensors: Tensors) -> None:
+# -- folders -----------------------------------------------------------------------------------------------------------
+
+
+def _require_nothing_else(out: Path, written: list[str]) -> None:
+    """Refuse a folder with anything beyond what an export has `written` there: it would be gone without a word."""
+    if out.exists() and not out.is_dir():
+        raise FedSPMError(f"{out} is a file, not a folder; choose another name")
+    ours = {path for pattern in written for path in out.glob(pattern)}
+    files = (path for path in out.rglob("*") if path.is_symlink() or not path.is_dir())
+    others = sorted(path.relative_to(out).as_posix() for path in files if path not in ours)
+    if others:
+        more = f" and {len(others) - NAMED} more" if len(others) > NAMED else ""
+        raise FedSPMError(
+            f"{out} holds {', '.join(others[:NAMED])}{more}, which a new export would delete; "
+            "move what is yours elsewhere, or choose another folder"
+        )
+
+
+def _written(bundle: Path) -> list[str]:
+    """Patterns of what an export has written there. Which nodes, its router says: those of sites may lie beside it."""
+    if not (bundle / "router" / "router.json").exists():
+        return []
+    try:
+        folders = read_card(bundle / "router", "router").folders
+    except FedSPMError:  # damaged, or of another format: it is to be replaced
+        folders = ["*"]
+    nodes = [f"clients/{folder}/node.{suffix}" for folder in folders for suffix in ("json", "safetensors")]
+    return ["router/router.json", "router/router.safetensors", *nodes]
+
+
+def _write(folder: Path, kind: str, tensors: Tensors, said: dict[str, Any]) -> None:
+    """The tensors, and the card that says everything else and which tensors it goes with."""
+    content = pack(tensors)
+    card = Card(**said, sha256=sha256(content))
     folder.mkdir(parents=True, exist_ok=True)
-    (folder / f"{kind}.safetensors").write_bytes(pack(tensors))
+    (folder / f"{kind}.safetensors").write_bytes(content)
     (folder / f"{kind}.json").write_text(card.model_dump_json(indent=2), "utf-8")
 
 

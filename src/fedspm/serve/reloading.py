@@ -29,6 +29,7 @@ class Current(Generic[Model]):
         self.model = load(folder)
         self._before: Model | None = None
         self._coming: Model | None = None
+        self._trouble = ""
 
     def of_version(self, version: str) -> Model | None:
         return next((each for each in (self.model, self._before) if each and each.card.version == version), None)
@@ -47,9 +48,11 @@ class Current(Generic[Model]):
             try:
                 self._coming = await asyncio.to_thread(self._load, self._folder)
                 _ = self._coming.algorithm  # built now, not by the first query
-                self._stamp = stamp
+                self._stamp, self._trouble = stamp, ""
             except FedSPMError as error:  # half copied, perhaps: the old one serves on, and we look again
-                log.warning("the new bundle is not used: %s", error)
+                if str(error) != self._trouble:  # a large file takes many looks to arrive
+                    log.warning("the new bundle is not used: %s", error)
+                self._trouble = str(error)
         if self._coming is None or not await ready(self._coming):
             return
         if self._coming.card.version != self.model.card.version:

@@ -1,0 +1,76 @@
+"""Folders of a bundle: their names, and that tensors are never served under the card of others."""
+
+import asyncio
+import logging
+import shutil
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as some
+
+from fedspm.errors import DamagedFile
+from fedspm.runs import Run
+from fedspm.serve.bundle import folder_names, load_node, load_router
+from fedspm.serve.export import export
+from fedspm.serve.reloading import Current
+from serving import trained
+
+
+@pytest.fixture(scope="module")
+def newer(vectors, tmp_path_factory):
+    """Another bundle of the same clients."""
+    place = tmp_path_factory.mktemp("newer")
+    trained(vectors, place / "run", rounds=5)
+    export(Run.open(place / "run"), place / "bundle")
+    return place / "bundle"
+
+
+@pytest.mark.parametrize(
+    ("inside", "kind", "load"), [("router", "router", load_router), ("clients/north", "node", load_node)]
+)
+def test_a_bundle_whose_card_is_copied_before_its_tensors_is_taken_up_when_both_are_there(
+    served, newer, tmp_path, caplog, inside, kind, load
+):
+    folder = shutil.copytree(served[2] / inside, tmp_path / "folder")
+    old, new = load(folder), load(newer / inside)
+    current = Current(folder, load)
+    shutil.copy(newer / inside / f"{kind}.json", folder)
+    with caplog.at_level(logging.WARNING, "fedspm.serve"):
+        for _ in range(3):
+            asyncio.run(current.look())
+    assert [record.message for record in caplog.records if "is not used" in record.message] == [
+        f"the new bundle is not used: {folder / kind}.safetensors is damaged, or not of the same export as {kind}.json "
+        "(its SHA-256 is another); copy both files again"
+    ]
+    assert current.model.card.version == old.card.version
+    shutil.copy(newer / inside / f"{kind}.safetensors", folder)
+    asyncio.run(current.look())
+    assert current.model.card.version == new.card.version
+    assert all(torch.equal(current.model.tensors[name], tensor) for name, tensor in new.tensors.items())
+
+
+def test_tensors_of_another_export_are_refused(served, newer, tmp_path):
+    folder = shutil.copytree(served[2] / "clients" / "north", tmp_path / "north")
+    shutil.copy(newer / "clients" / "north" / "node.safetensors", folder)
+    with pytest.raises(DamagedFile, match=r"node\.safetensors is damaged, or not of the same export as node\.json"):
+        load_node(folder)
+
+
+@pytest.mark.parametrize(
+    ("names", "folders"),
+    [
+        (["north", "St. Mary's", "../../etc"], ["north", "St._Mary_s", "_.._etc"]),
+        (["a/b", "a_b", "a_b-0"], ["a_b-1", "a_b-2", "a_b-0"]),
+        (["North", "north"], ["North-0", "north-1"]),
+    ],
+)
+def test_folders_are_named_after_clients_and_numbered_where_that_is_not_enough(names, folders):
+    assert folder_names(names) == folders
+
+
+@given(some.lists(some.sampled_from(["", "a/b", "a_b", "A_b", "a_b-0", "a_b-1", "a_b-1-2", "a/b-3"]), max_size=12))
+def test_every_client_has_a_folder_of_its_own(names):
+    folders = folder_names(names)
+    assert len({folder.lower() for folder in folders}) == len(names)
+    assert folders == folder_names(names)
