@@ -3,6 +3,8 @@
 import asyncio
 import io
 import logging
+import socket
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -10,11 +12,13 @@ from PIL import Image
 from safetensors.torch import save
 
 from fedspm.errors import FedSPMError
+from fedspm.serve.bundle import NodeModel
 from fedspm.serve.guard import Limits, Listen, read_secret, read_table
 from serving import service
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 ROW = [0.0] * 6
+TENSORS = {"content-type": "application/x-safetensors"}
 
 
 def ask(bundle, act, **options):
@@ -79,11 +83,15 @@ def test_requests_a_caller_are_limited(served):
     ("body", "status", "sentence"),
     [
         (b"{", 400, "not JSON"),
-        (b'{"x": ' + b"[" * 100_000, 400, "not JSON"),
+        (b'{"x": ' + b"[" * 9, 400, "not JSON"),
+        (b'{"x": ' + b"[" * 100_000, 413, "from 1 to 8 rows of shape [6]"),
+        (b'{"x": [' + b"[]," * 40 + b"[]]}", 413, "from 1 to 8 rows of shape [6]"),
+        (b'{"x": [' + b"{}," * 60 + b"{}]}", 413, "from 1 to 8 rows of shape [6]"),
         (b"[1]", 422, 'must be {"x"'),
         (b'{"x": [1, 2]}', 422, "shape [2]"),
         (b'{"x": [[1, 2, 3, 4, 5, 6], [1]]}', 422, "same shape"),
         (b'{"x": ["1", "2", "3", "4", "5", "6"]}', 422, "numbers"),
+        (b'{"x": [1, 2, 3, 4, 5, ' + b"1" * 400 + b"]}", 422, "numbers"),
         (b'{"x": [true, false, true, false, true, false]}', 422, "numbers"),
         (b'{"x": [1, 2, 3, 4, 5, NaN]}', 422, "finite"),
         (b'{"x": [1, 2, 3, 4, 5, 1e300]}', 422, "finite"),
@@ -102,6 +110,35 @@ def test_what_is_wrong_with_json_is_said(served, body, status, sentence):
     reply = ask(served[2], act, limits=Limits(body=limit, batch=8))
     assert reply.status_code == status
     assert sentence in reply.json()["error"]
+
+
+def test_json_that_cannot_be_rows_is_refused_before_it_is_parsed(served, monkeypatch):
+    """Parsing holds up everybody: 16 MiB of empty lists for seconds, and one long string makes all strings as long."""
+
+    def parsed(body):
+        raise AssertionError("it was parsed")
+
+    lists = b'{"x":[' + b"[]," * (5 * 2**20) + b"[]]}"
+    strings = b'{"x":["' + b"a" * 2**20 + b'"' + b',""' * 3000 + b"]}"
+
+    async def act(http, router, board):
+        kind = {"content-type": "application/json"}
+        return [await http.post("/v1/predict", content=body, headers=kind) for body in (lists, strings)]
+
+    monkeypatch.setattr("fedspm.serve.reading.json", SimpleNamespace(loads=parsed))
+    replies = ask(served[2], act)
+    assert [reply.status_code for reply in replies] == [413, 422]
+    assert "more than they need" in replies[0].json()["error"]
+
+
+def test_a_full_batch_is_not_too_much(served, pictured):
+    async def act(http, router, board):
+        row = torch.rand(router.current.model.card.shape)
+        replies = [await http.post("/v1/predict", json={"x": row.expand(n, *row.shape).tolist()}) for n in (8, 9)]
+        return [reply.status_code for reply in replies]
+
+    for bundle in (served[2], pictured[1]):
+        assert ask(bundle, act, limits=Limits(batch=8)) == [200, 413]
 
 
 def png(width=8, height=8, mode="RGB"):
@@ -123,7 +160,7 @@ def test_images_are_answered_and_hostile_ones_refused(pictured):
             await http.post(
                 "/v1/predict",
                 content=save({"x": torch.zeros(2, 3, 8, 8, dtype=torch.uint8)}),
-                headers={"content-type": "application/x-safetensors"},
+                headers=TENSORS,
             ),
         ]
         wrong = [await http.post("/v1/predict", content=body, headers=kind) for body in bad]
@@ -144,6 +181,31 @@ def test_images_are_answered_and_hostile_ones_refused(pictured):
     assert [len(reply.json().get("answers", "x")) for reply in good] == [1, 1, 2, 2]
     assert {reply.status_code for reply in wrong} <= {400, 413, 415, 422}
     assert all(len(reply.json()["error"]) > 10 for reply in wrong)
+
+
+def test_rows_that_overflow_are_refused_by_their_number_and_harm_nobody(pictured, monkeypatch):
+    model, bundle = pictured
+    rows = torch.rand(12, 3, 8, 8)
+    absurd = rows.clone()
+    absurd[2:] = 3e38
+
+    async def act(http, router, board):
+        refused = [
+            await http.post("/v1/predict", content=save({"x": absurd}), headers=TENSORS),
+            await http.post("/v1/route", json={"x": absurd[2].tolist()}),
+        ]
+        well = await http.post("/v1/predict", content=save({"x": rows}), headers=TENSORS)
+        monkeypatch.setattr(NodeModel, "answer", lambda self, x, features: torch.full((len(x), 2), torch.nan))
+        refused.append(await http.post("/v1/predict?mode=blend", content=save({"x": rows[0]}), headers=TENSORS))
+        return refused, well, [node.up for node in router.dispatcher.nodes]
+
+    refused, well, up = ask(bundle, act)
+    assert [reply.status_code for reply in refused] == [422, 422, 422]
+    assert "P(client | x) cannot be computed for rows 2, 3, 4, 5, 6, 7, 8, 9 and 2 more:" in refused[0].json()["error"]
+    assert "for row 0:" in refused[1].json()["error"]
+    assert "P(class | x) cannot be computed for row 0:" in refused[2].json()["error"]
+    assert [answer["prediction"] for answer in well.json()["answers"]] == model.predict(rows).tolist()
+    assert all(up)
 
 
 def test_nothing_of_a_query_is_logged(served, caplog):
@@ -172,12 +234,24 @@ def test_beyond_loopback_only_with_tls_and_tokens(tmp_path):
             Listen(host).checked(True, "--tokens")
         with pytest.raises(FedSPMError, match="--tokens"):
             Listen(host, **tls).checked(False, "--tokens")
-        assert Listen(host, **tls).checked(True, "--tokens")
     with pytest.raises(FedSPMError, match="both"):
         Listen(certificate=tmp_path / "cert").checked(True, "")
 
 
-def test_short_secrets_are_refused(tmp_path):
+def test_a_port_that_is_used_is_said_before_anything_is_started():
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        listen = Listen(port=taken.getsockname()[1])
+        with pytest.raises(FedSPMError, match=r"port \d+: Address already in use; choose another$"):
+            listen.require_free()
+    listen.require_free()
+    with pytest.raises(FedSPMError, match=r"cannot listen at 192\.0\.2\.1, port"):  # nobody's address
+        Listen("192.0.2.1").require_free()
+
+
+def test_secrets_that_are_short_or_do_not_fit_a_header_are_refused(tmp_path):
+    (tmp_path / "secret").write_text("ein Schlüssel, lang genug", "utf-8")
+    with pytest.raises(FedSPMError, match="beyond printable ASCII"):
+        read_secret(tmp_path / "secret")
     (tmp_path / "secret").write_text("short")
     (tmp_path / "tokens.toml").write_text("alice = 3")
     with pytest.raises(FedSPMError, match="shorter than 16"):

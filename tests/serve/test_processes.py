@@ -2,9 +2,12 @@
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 import threading
+from multiprocessing import Pipe
+from types import SimpleNamespace
 
 import httpx
 import numpy as np
@@ -15,6 +18,8 @@ import fedspm as package
 from commands import fedspm, wait
 from fedspm.errors import FedSPMError
 from fedspm.ports import free_port
+from fedspm.serve import processes
+from fedspm.serve.processes import STEADY
 
 
 @pytest.fixture(scope="module")
@@ -65,6 +70,14 @@ def test_a_killed_node_is_started_again_and_no_request_fails(running, vectors):
     assert before[0] not in nodes(process)
 
 
+def test_the_python_client_says_what_is_wrong_with_a_file_or_a_token(tmp_path):
+    for files in ("missing.png", [tmp_path / "missing.png"], tmp_path):
+        with pytest.raises(FedSPMError, match=r"(missing\.png|client.*) cannot be read: (No such|Is a dir)"):
+            package.connect("http://127.0.0.1:1").ask(files)
+    with pytest.raises(FedSPMError, match="the token has characters beyond printable ASCII"):
+        package.connect("http://127.0.0.1:1", token="schlüssel")
+
+
 def test_a_stop_finishes_what_has_begun_and_leaves_nobody_behind(running, vectors):
     url, process, _ = running
     family = [*children(process.pid), *nodes(process)]
@@ -106,3 +119,52 @@ def test_what_is_wrong_is_said_in_one_sentence(served, tmp_path):
     (tmp_path / "nodes.toml").write_text('north = "http://127.0.0.1:1"')
     nodes = ("--nodes", tmp_path / "nodes.toml")
     assert "no address of the node of 'south'" in sentence("serve", "router", bundle / "router", *nodes)
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = ("--port", taken.getsockname()[1])
+        for service in (("all", run), ("node", node)):
+            done = fedspm("serve", *service, *port, check=False)
+            assert (done.returncode, done.stdout) == (1, "")  # nobody is told where the page would be
+            assert "Address already in use; choose another" in done.stderr
+
+
+def test_a_node_that_keeps_ending_is_started_after_longer_and_longer_pauses(monkeypatch, tmp_path):
+    now, lives, starts = 0, 0, []
+
+    def process(**_):
+        return SimpleNamespace(start=lambda: starts.append(now), is_alive=lambda: now < starts[-1] + lives)
+
+    context = SimpleNamespace(
+        set_forkserver_preload=lambda modules: None,
+        Pipe=lambda duplex: (SimpleNamespace(close=lambda: None), None),
+        Process=process,
+    )
+    monkeypatch.setattr(processes.multiprocessing, "get_context", lambda kind: context)
+    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: now))
+    keeper = processes.Keeper(tmp_path, 1, "secret")
+    keeper.start()
+    for now in range(200):
+        lives = STEADY if now >= 120 else 0  # from then on it stays up for a while
+        for _ in range(2):  # who ends at once is looked at at once
+            keeper.revive()
+    assert starts == [0, 1, 3, 7, 15, 31, 63, 123, 183]
+
+
+def test_a_node_that_cannot_be_started_now_is_tried_again(monkeypatch, tmp_path, caplog):
+    def fails():
+        raise OSError("too many open files")
+
+    keeper = processes.Keeper(tmp_path, 1, "secret")
+    monkeypatch.setattr(keeper, "start", fails)
+    keeper.revive()
+    assert "cannot be started: too many open files" in caplog.text
+    keeper.stop()
+
+
+def test_a_node_that_cannot_start_says_why_in_one_sentence(monkeypatch, tmp_path, caplog):
+    for name in ("os.setsid", "log_to_stderr"):
+        monkeypatch.setattr(f"fedspm.serve.processes.{name}", lambda *_: None)
+    with pytest.raises(SystemExit, match="1"):
+        processes._node(tmp_path, 1, "secret", Pipe(duplex=False)[0])
+    assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
+        f"the node in {tmp_path} does not start"
+    ]

@@ -15,8 +15,7 @@ from fedspm.onboarding import remove
 from fedspm.runs import Run
 from fedspm.serve import batching
 from fedspm.serve.batching import BRIEF, FEW, Worker
-from fedspm.serve.bundle import pack
-from fedspm.serve.dispatch import Question, RemoteNode, taken
+from fedspm.serve.dispatch import taken
 from fedspm.serve.export import export
 from fedspm.serve.node import node_app
 from serving import service, trained
@@ -239,22 +238,6 @@ def test_a_damaged_bundle_is_not_swapped_in(served, rows, tmp_path):
         ).status_code
 
     assert ask(bundle, act) == (version, 200)
-
-
-@pytest.mark.parametrize("answered", [1, 2, 4, 0])
-def test_a_node_that_answers_another_number_of_rows_has_failed(answered):
-    """One row would fit into the places of three."""
-
-    class Wrong:
-        async def send(self, method, url, patience, content=b"", headers=None):
-            return 200, pack({"probabilities": torch.full((answered, 4), 0.25)})
-
-        async def close(self): ...
-
-    node = RemoteNode("north", "http://north", Wrong(), 1.0)
-    question = Question("1", torch.zeros(3, 2), {"router": torch.zeros(3, 1, 2)}, np.arange(3))
-    assert asyncio.run(node.ask(question, 1.0)) is None
-    assert node.trouble == "the node answered something else than the probabilities of these rows"
 
 
 def test_few_rows_are_computed_on_the_loop_only_while_that_is_brief(monkeypatch):

@@ -32,6 +32,26 @@ def certificate(tmp_path_factory):
     return folder / "cert.pem", folder / "key.pem"
 
 
+def test_a_pair_that_does_not_fit_is_said_before_anything_is_started(certificate, tmp_path):
+    cert, key = certificate
+    for host in ("0.0.0.0", "::", "192.168.1.5", "example.org"):
+        assert Listen(host, 8000, cert, key).checked(True, "--tokens").host == host
+    other = tmp_path / "other.pem"
+    subprocess.run(["openssl", "genrsa", "-out", str(other), "2048"], check=True, capture_output=True)
+    for pair in ((key, cert), (cert, other), (cert, tmp_path)):
+        with pytest.raises(FedSPMError, match="are not a certificate \\(PEM\\) and its private key"):
+            Listen("127.0.0.1", 8000, *pair).checked(True, "--tokens")
+
+
+def test_an_authority_that_is_no_certificate_is_said(served, certificate, tmp_path):
+    (tmp_path / "text.pem").write_text("no certificate")
+    for authority in (tmp_path / "missing.pem", tmp_path / "text.pem", tmp_path, certificate[1]):
+        with pytest.raises(FedSPMError, match="cannot be read as a certificate"):
+            Router(served[2] / "router", {}, authority=authority)
+        with pytest.raises(FedSPMError, match="cannot be read as a certificate"):
+            connect("https://127.0.0.1:1", authority=authority)
+
+
 def test_everything_is_encrypted_and_checked(served, vectors, certificate):
     model, _, bundle = served
     card = load_router(bundle / "router").card

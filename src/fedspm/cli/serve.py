@@ -96,6 +96,7 @@ def node(
     shared = read_secret(secret) if secret else None
     log_to_stderr()
     app = node_app(folder, shared)
+    listen.require_free()
     say(f"node      {folder} at {_address(host, port, tls_cert)}")
     serve(app, listen)
 
@@ -134,6 +135,7 @@ def router(
         authority=node_ca,
     )
     log_to_stderr()
+    listen.require_free()
     say(f"router    {_address(host, port, tls_cert)}")
     serve(router_app(made, samples), listen)
 
@@ -156,7 +158,8 @@ def everything(
     from fedspm.runs import Run
     from fedspm.serve.export import export, is_current
 
-    bundle, opened = run / "bundle", Run.open(run)
+    listen, bundle, opened = Listen(port=port), run / "bundle", Run.open(run)
+    listen.require_free()
     if not is_current(opened, bundle, false_alarms):
         with console.status("writing the bundle"):
             export(opened, bundle, false_alarms)
@@ -169,7 +172,7 @@ def everything(
         say(f"page      http://127.0.0.1:{port}/")
         say(f"try next  curl --data-binary @{run}/samples/{made.current.model.card.names[0]}.png \\")
         say(f"            -H 'content-type: image/png' http://127.0.0.1:{port}/v1/predict")
-        serve(router_app(made, run / "samples"), Listen(port=port))
+        serve(router_app(made, run / "samples"), listen)
 
 
 def _address(host: str, port: int, certificate: Path | None) -> str:

@@ -20,14 +20,13 @@ class Connection:
     def __init__(self, url: str, token: str | None = None, seconds: float = 30.0, authority: str | Path | None = None):
         try:
             import httpx
-        except ImportError as error:
-            raise FedSPMError("the client needs httpx; pip install 'fedspm[serve]'") from error
-        import ssl
 
-        headers = {"authorization": f"Bearer {token}"} if token else {}
-        trusted = ssl.create_default_context(cafile=str(authority) if authority else None)
+            from fedspm.serve.guard import require_plain, trusted
+        except ImportError as error:
+            raise FedSPMError(f"the client needs {error.name}; pip install 'fedspm[serve]'") from error
+        headers = {"authorization": f"Bearer {require_plain(token, 'the token')}"} if token else {}
         self._url = url
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=seconds, verify=trusted)
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=seconds, verify=trusted(authority))
         self._broken: type[Exception] = httpx.HTTPError
 
     def predict(self, x: Rows, mode: str = "best", top: int = 3) -> np.ndarray:
@@ -87,9 +86,12 @@ def connect(
 
 def _body(x: Rows) -> dict[str, Any]:
     if isinstance(x, str | Path):
-        return {"files": [("images", Path(x).read_bytes())]}
+        return _body([x])
     if isinstance(x, Sequence) and x and all(isinstance(each, str | Path) for each in x):
-        return {"files": [("images", Path(each).read_bytes()) for each in x]}
+        try:
+            return {"files": [("images", Path(each).read_bytes()) for each in x]}
+        except OSError as error:
+            raise FedSPMError(f"{error.filename} cannot be read: {error.strerror}") from error
     try:
         tensor = x.detach().cpu() if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
     except (TypeError, ValueError) as error:

@@ -7,13 +7,14 @@ import asyncio
 import json
 import logging
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from http import HTTPStatus
-from typing import Any
 
 import numpy as np
 import torch
 from jaxtyping import Bool, Float, Int
+from pydantic import ValidationError
 from torch import Tensor
 
 from fedspm.core.replies import Tensors
@@ -21,13 +22,14 @@ from fedspm.errors import FedSPMError
 from fedspm.serve.batching import Batcher
 from fedspm.serve.bundle import TENSORS, Sight, packed_rows, unpack
 from fedspm.serve.guard import Refused
-from fedspm.serve.node import AT_ONCE, VERSION
+from fedspm.serve.node import AT_ONCE, VERSION, Health
 from fedspm.serve.transport import NodeFailed, Transport
 
 PROBE_EVERY = 2.0  # seconds between two looks at a node; queries themselves show sooner that one is gone
 PROBE_DOWN_EVERY = 0.25
 PROBE_PATIENCE = 2.0
 TRIED = -1.0  # in the place of a posterior: this client has failed for this row
+LONGEST_REASON = 200  # characters of what a node says that go on to the log
 LIGHTEST = 1e-3  # a client with less of the posterior is not asked for a blend
 log = logging.getLogger("fedspm.serve")
 
@@ -79,9 +81,7 @@ class RemoteNode:
         features = {name: taken([each.features[name] for each in mine], rows) for name in mine[0].features}
         content = packed_rows(taken([each.x for each in mine], rows), features)
         headers = {"content-type": TENSORS, VERSION: version}
-        status, reply = await self._transport.send("POST", f"{self._url}/v1/answer", self._patience, content, headers)
-        if status != HTTPStatus.OK:
-            raise NodeFailed(f"the node refused: {status}")
+        reply = await self._send("POST", "/v1/answer", self._patience, content, headers)
         ends = np.cumsum([len(each.rows) for each in mine])
         try:
             probabilities: np.ndarray = unpack(reply)["probabilities"].float().numpy()
@@ -91,20 +91,40 @@ class RemoteNode:
             raise NodeFailed("the node answered something else than the probabilities of these rows") from error
         return dict(zip(map(id, mine), np.split(probabilities, ends[:-1]), strict=True))
 
+    async def _send(
+        self, method: str, path: str, patience: float, content: bytes = b"", headers: Mapping[str, str] | None = None
+    ) -> bytes:
+        status, reply = await self._transport.send(method, self._url + path, patience, content, headers)
+        if status != HTTPStatus.OK:
+            raise NodeFailed(f"the node refused ({status}): {_reason(reply)}")
+        return reply
+
     async def probe(self) -> None:
+        """See how the node is. Whatever goes wrong, it is down: a probe that raised would be its last."""
         began = time.perf_counter()
         try:
-            status, content = await self._transport.send("GET", f"{self._url}/healthz", PROBE_PATIENCE)
-            health: dict[str, Any] = json.loads(content) if status == HTTPStatus.OK else {}
-        except (NodeFailed, ValueError) as error:
+            self.versions = (await self._health()).versions
+        except NodeFailed as error:
             return self._down(str(error))
-        if health.get("client") != self.name:
-            return self._down(f"{self._url} is not the node of {self.name}")
+        except Exception as error:
+            return self._down(f"the probe failed: {error!r}")
         if not self.up:
             log.warning("node %s is back", self.name)
         self.up, self.trouble = True, None
-        self.versions = list(health.get("versions", []))
         self.latency = time.perf_counter() - began
+
+    async def _health(self) -> Health:
+        """What the node says of itself, if it is the right one and would answer this router."""
+        reply = await self._send("GET", "/healthz", PROBE_PATIENCE)
+        try:
+            health = Health.model_validate_json(reply)
+        except ValidationError as error:
+            raise NodeFailed(f"{self._url} does not answer as a node does") from error
+        if health.client != self.name:
+            raise NodeFailed(f"{self._url} is not the node of {self.name}")
+        if not health.admitted:
+            raise NodeFailed("the node does not accept the router's secret; start both with the same --secret")
+        return health
 
     async def watch(self) -> None:
         """Probe it, for ever."""
@@ -195,6 +215,14 @@ class Dispatcher:
             raise Refused(503, f"{why} (down: {down}); try again later", {"retry-after": "1"})
         client: np.ndarray = preferred.argmax(1)
         return client
+
+
+def _reason(reply: bytes) -> str:
+    """The sentence of a node that refused, on one line."""
+    try:
+        return " ".join(str(json.loads(reply)["error"]).split())[:LONGEST_REASON]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return "no reason given"
 
 
 def taken(tensors: list[Tensor], rows: list[Rows]) -> Tensor:

@@ -4,6 +4,8 @@ import asyncio
 import hashlib
 import hmac
 import ipaddress
+import socket
+import ssl
 import time
 import tomllib
 from collections.abc import Callable, Mapping
@@ -134,7 +136,23 @@ class Listen:
         needed = "--tls-cert and --tls-key" if self.certificate is None else what if not guarded else None
         if needed and not is_loopback(self.host):
             raise FedSPMError(f"{self.host} is open to other machines; give {needed}, or listen on 127.0.0.1")
+        if self.certificate:
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
+            except OSError as error:
+                raise FedSPMError(
+                    f"{self.certificate} and {self.key} are not a certificate (PEM) and its private key: {error}"
+                ) from error
         return self
+
+    def require_free(self) -> None:
+        """Before anything is started that takes seconds, and before anybody is told to look there."""
+        family = socket.AF_INET6 if ":" in self.host else socket.AF_INET
+        try:
+            socket.create_server((self.host, self.port), family=family).close()
+        except OSError as error:
+            why = (error.strerror or type(error).__name__).partition(" (")[0]  # the rest is the address again
+            raise FedSPMError(f"cannot listen at {self.host}, port {self.port}: {why}; choose another") from error
 
 
 def is_loopback(host: str) -> bool:
@@ -142,6 +160,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def trusted(authority: str | Path | None) -> ssl.SSLContext:
+    """Whose signature on the other side's certificate counts: that of `authority`, or of those the system knows."""
+    try:
+        return ssl.create_default_context(cafile=authority)
+    except OSError as error:
+        raise FedSPMError(f"{authority} cannot be read as a certificate (PEM): {error}") from error
 
 
 def read_secret(path: Path) -> str:
@@ -155,6 +181,13 @@ def read_secret(path: Path) -> str:
 def require_long(secret: str, what: str) -> str:
     if len(secret) < SHORTEST:
         raise FedSPMError(f"{what} is shorter than {SHORTEST} characters; make one with `openssl rand -hex 32`")
+    return require_plain(secret, what)
+
+
+def require_plain(secret: str, what: str) -> str:
+    """What a header cannot carry would never be recognised."""
+    if not (secret.isascii() and secret.isprintable()):
+        raise FedSPMError(f"{what} has characters beyond printable ASCII, which a header cannot carry")
     return secret
 
 

@@ -8,10 +8,10 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any
 
 import torch
 from fastapi import FastAPI, Request, Response
+from pydantic import BaseModel
 from torch import Tensor
 
 from fedspm.core.replies import Tensors
@@ -37,16 +37,29 @@ class Task:
     features: Tensors
 
 
+class Health(BaseModel):
+    """What a node says of itself to anybody."""
+
+    status: str = "ok"
+    client: str
+    versions: list[str]
+    admitted: bool = True  # has the caller shown the secret? Older nodes do not say
+
+
 class Node:
     def __init__(self, folder: Path, secret: str | None):
         self.current = Current(folder, load_node)
+        _ = self.current.model.algorithm  # a node that could answer nothing does not start
         self.metrics = NodeMetrics()
         self._secret = secret
         self._worker = Worker("answer")
         self._batcher = Batcher(self._answer, lambda task: len(task.x), AT_ONCE, self.metrics.batch_rows.observe)
 
     async def answer(self, request: Request) -> Tensor:
-        self._require_router(request)
+        if not self._admits(request):
+            raise Refused(
+                401, "only the router may ask this node; give the shared secret", {"www-authenticate": "Bearer"}
+            )
         version = request.headers.get(VERSION, "")
         model = self.current.of_version(version)
         if model is None:
@@ -58,11 +71,15 @@ class Node:
         except (FedSPMError, KeyError, RuntimeError, ValueError) as error:
             raise Refused(422, f"the rows do not fit this node: {str(error).splitlines()[0]}") from error
 
-    def _require_router(self, request: Request) -> None:
-        if self._secret and not hmac.compare_digest(bearer(request).encode(), self._secret.encode()):
-            raise Refused(
-                401, "only the router may ask this node; give the shared secret", {"www-authenticate": "Bearer"}
-            )
+    def health(self, request: Request) -> Health:
+        return Health(
+            client=self.current.model.card.names[0],
+            versions=self.current.versions(),
+            admitted=self._admits(request),
+        )
+
+    def _admits(self, request: Request) -> bool:
+        return not self._secret or hmac.compare_digest(bearer(request).encode(), self._secret.encode())
 
     async def _answer(self, tasks: list[Task]) -> list[Tensor]:
         return await self._worker.compute(sum(len(task.x) for task in tasks), partial(self._compute, tasks))
@@ -95,12 +112,9 @@ def node_app(folder: Path, secret: str | None = None) -> FastAPI:
     app.add_route("/v1/answer", answer, methods=["POST"])  # Starlette's: the body is tensors, nothing to validate
 
     @app.get("/healthz")
-    async def healthz() -> dict[str, Any]:
-        return {"status": "ok", "client": node.current.model.card.names[0], "versions": node.current.versions()}
-
     @app.get("/readyz")
-    async def readyz() -> dict[str, Any]:
-        return await healthz()
+    async def health(request: Request) -> Health:
+        return node.health(request)
 
     @app.get("/metrics")
     async def metrics() -> Response:

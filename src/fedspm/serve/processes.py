@@ -7,6 +7,7 @@ import secrets
 import signal
 import sys
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
@@ -25,7 +26,10 @@ from fedspm.serve.guard import Listen
 from fedspm.serve.node import node_app
 
 DRAIN = 30  # seconds that requests have to end when a process is told to stop
-LOOK_EVERY = 1.0  # seconds until a stop is noticed
+LOOK_EVERY = 1.0  # seconds until a stop is noticed, or that a pause is over
+STEADY = 60.0  # seconds after which a node that ends was not broken from the start
+LONGEST_PAUSE = 60.0  # seconds before a node that ends soon is started again
+log = logging.getLogger("fedspm.serve")
 
 
 def serve(app: FastAPI, listen: Listen) -> None:
@@ -54,7 +58,6 @@ def server_of(app: FastAPI, listen: Listen) -> uvicorn.Server:
 def log_to_stderr(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
-    log = logging.getLogger("fedspm.serve")
     log.addHandler(handler)
     log.setLevel(level)
 
@@ -78,7 +81,7 @@ def nodes_of(bundle: Path) -> Iterator[tuple[dict[str, str], str]]:
 
     def keep() -> None:
         while not stop.is_set():
-            wait([keeper.sentinel for keeper in crew], LOOK_EVERY)  # until one dies
+            wait([keeper.sentinel for keeper in crew if keeper.running], LOOK_EVERY)  # until one dies
             for keeper in crew:
                 keeper.revive()
 
@@ -93,6 +96,11 @@ def nodes_of(bundle: Path) -> Iterator[tuple[dict[str, str], str]]:
             keeper.stop()
 
 
+def next_pause(pause: float, lasted: float) -> float:
+    """Seconds until a process that lasted so long is started again: none, or 1, 2, 4 … if it keeps ending soon."""
+    return 0.0 if lasted >= STEADY else min(max(1.0, 2 * pause), LONGEST_PAUSE)
+
+
 class Keeper:
     """Keeps the process of one node alive. Processes come from a server that has imported PyTorch once for all."""
 
@@ -103,14 +111,22 @@ class Keeper:
         self._stopped = False
         self._process: ForkServerProcess | None = None
         self._alive: Connection | None = None
+        self._began = self._pause = 0.0
+        self._due: float | None = None  # when it is started again, once it was seen to have ended
 
     def start(self) -> None:
+        self._began, self._due = time.monotonic(), None
         context = multiprocessing.get_context("forkserver")
         context.set_forkserver_preload(["fedspm.serve.node"])
         watched, self._alive = context.Pipe(duplex=False)
-        self._process = context.Process(target=_node, args=(*self._arguments, watched), daemon=True)
-        self._process.start()
+        process = context.Process(target=_node, args=(*self._arguments, watched), daemon=True)
+        process.start()
+        self._process = process
         watched.close()
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None and self._process.is_alive()
 
     @property
     def sentinel(self) -> int:
@@ -119,9 +135,20 @@ class Keeper:
         return self._process.sentinel
 
     def revive(self) -> None:
+        """Start it again if it has ended, after a pause if it ended soon."""
         with self._lock:
-            if not self._stopped and self._process and not self._process.is_alive():
-                self.start()
+            if self._stopped or self.running:
+                return
+            now = time.monotonic()
+            if self._due is None:
+                self._pause = next_pause(self._pause, now - self._began)
+                self._due = now + self._pause
+                log.warning("the node in %s has ended; it is started again in %g s", self._arguments[0], self._pause)
+            if now >= self._due:
+                try:
+                    self.start()
+                except OSError as error:  # no process, memory or file is to be had now
+                    log.error("the node in %s cannot be started: %s", self._arguments[0], error)
 
     def stop(self) -> None:
         with self._lock:
@@ -135,7 +162,11 @@ def _node(folder: Path, port: int, secret: str, watched: Connection) -> None:
     """The process of a node. It ends when its parent does, however that ends."""
     os.setsid()  # Ctrl-C is for the router, which drains first
     log_to_stderr(logging.WARNING)
-    server = server_of(node_app(folder, secret), Listen(port=port))
+    try:
+        server = server_of(node_app(folder, secret), Listen(port=port))
+    except FedSPMError as error:
+        log.error("the node in %s does not start: %s", folder, error)
+        sys.exit(1)
 
     def follow() -> None:
         try:

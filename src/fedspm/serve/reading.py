@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import math
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -25,6 +26,7 @@ from fedspm.serve.guard import Limits, Refused, read_body
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs bytes of what it cannot read
 SHORT = 32 * 1024  # bytes
 KNOWN = f"image/*, multipart/form-data, application/json or {TENSORS}"
+FORM = 'the body must be {"x": …}, a row or a list of rows of numbers'
 
 
 @dataclass(frozen=True)
@@ -45,7 +47,7 @@ async def read_query(request: Request, card: Card, limits: Limits, worker: Execu
     elif kind == "multipart/form-data":
         read = partial(_images, *await _form(content_type, body, limits.batch), card, limits)
     elif kind == "application/json":
-        read = partial(_json, body, card)
+        read = partial(_json, body, card, limits)
     elif kind == TENSORS:
         read = partial(_tensors, body, card)
     else:
@@ -120,13 +122,14 @@ def _images(files: list[bytes], single: bool, card: Card, limits: Limits) -> tup
         raise Refused(422, str(error)) from error
 
 
-def _json(body: bytes, card: Card) -> tuple[np.ndarray, bool]:
+def _json(body: bytes, card: Card, limits: Limits) -> tuple[np.ndarray, bool]:
+    _require_few(body, card.shape, limits.batch)
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise Refused(400, f"the body is not JSON: {error}") from error
     if not isinstance(content, dict) or set(content) != {"x"}:
-        raise Refused(422, 'the body must be {"x": …}, a row or a list of rows')
+        raise Refused(422, FORM)
     try:
         array = np.asarray(content["x"])
     except (ValueError, OverflowError, RecursionError):
@@ -134,6 +137,17 @@ def _json(body: bytes, card: Card) -> tuple[np.ndarray, bool]:
     if array.dtype.kind not in "iuf":
         raise Refused(422, "x must be an array of numbers in which all rows have the same shape")
     return _rows(array, card)
+
+
+def _require_few(body: bytes, shape: tuple[int, ...], batch: int) -> None:
+    """Refuse what cannot be rows before it is parsed, which nothing interrupts: lists of three bytes each take a
+    hundred of memory, and one long string makes NumPy give every other one its length."""
+    numbers = batch * math.prod(shape)
+    lists = 1 + batch * sum(math.prod(shape[:depth]) for depth in range(len(shape)))
+    if body.count(b",") >= numbers or body.count(b"[") > lists:
+        raise Refused(413, f"a request has from 1 to {batch} rows of shape {list(shape)}, this has more than they need")
+    if body.count(b'"') > 2:  # those of "x"
+        raise Refused(422, FORM)
 
 
 def _tensors(body: bytes, card: Card) -> tuple[Tensor, bool]:

@@ -11,8 +11,10 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+import numpy as np
 import torch
 from fastapi import FastAPI, Request
+from jaxtyping import Float
 from torch import Tensor
 
 from fedspm.core.process import one_core_threads
@@ -29,6 +31,7 @@ from fedspm.serve.transport import Http, Transport
 
 DEADLINE = 10.0  # seconds that an answer may take
 LOOKED_AT_ONCE = 1024  # rows; many, so that each node gets a large part of them
+NAMED = 8  # rows that a refusal names
 WARNING = "this query resembles the data of no client; do not rely on the answer"
 NODE_LINE = 'north = "https://north.example:8001"'
 log = logging.getLogger("fedspm.serve")
@@ -64,6 +67,7 @@ class Router:
         transport: Transport | None = None,
     ):
         self.current = Current(folder, load_router)
+        _ = self.current.model.algorithm  # a router that could answer nothing does not start
         self.limits = limits or Limits()
         self.callers = Callers(tokens or {}, self.limits.rate)
         self.metrics = RouterMetrics()
@@ -89,6 +93,8 @@ class Router:
         self.metrics.waiting.set(self._waiting)
         try:
             looked = await self._batcher.ask(query.x)
+            _require_finite(looked.sight.posterior.numpy(), "P(client | x)")
+            _require_finite(looked.sight.components.numpy(), "P(component | x)")
             answered = await self._predict(query.x, looked, how, began + self.deadline) if how.predict else None
         finally:
             self._waiting -= len(query.x)
@@ -104,8 +110,11 @@ class Router:
     async def _predict(self, x: Tensor, looked: Looked, how: How, deadline: float) -> Answered:
         version, nodes = looked.model.card.version, self._dispatcher_of(looked.model.card)
         if how.mode == "blend":
-            return await nodes.blend(version, x, looked.sight, deadline, how.top)
-        return await nodes.best(version, x, looked.sight, deadline)
+            answered = await nodes.blend(version, x, looked.sight, deadline, how.top)
+        else:
+            answered = await nodes.best(version, x, looked.sight, deadline)
+        _require_finite(answered.probabilities, "P(class | x)")
+        return answered
 
     async def _look(self, questions: list[Tensor]) -> list[Looked]:
         return await self._worker.compute(sum(map(len, questions)), partial(self._compute, questions))
@@ -185,7 +194,6 @@ class Router:
                 return False
             return await self._dispatcher_of(model.card).have(model.card.version)
 
-        _ = self.current.model.algorithm
         tasks = [asyncio.create_task(node.watch()) for node in self._nodes.values()]
         tasks.append(asyncio.create_task(self.current.watch(ready)))
         yield
@@ -229,6 +237,15 @@ def replies(looked: Looked, answered: Answered | None) -> list[dict[str, Any]]:
                 "probabilities": dict(zip(labels, probabilities, strict=True)),
             }
     return found
+
+
+def _require_finite(found: Float[np.ndarray, "n *_"], what: str) -> None:
+    """A row of finite but absurd values overflows inside a network. JSON has no NaN, and NaN has no likeliest class."""
+    bad = np.flatnonzero(~np.isfinite(found.reshape(len(found), -1)).all(1)).tolist()
+    if bad:
+        named = f"row{'s' * (len(bad) > 1)} {', '.join(map(str, bad[:NAMED]))}"
+        named += f" and {len(bad) - NAMED} more" * (len(bad) > NAMED)
+        raise Refused(422, f"{what} cannot be computed for {named}: values of x are too far from all that is known")
 
 
 def _data_url(x: Tensor) -> str:

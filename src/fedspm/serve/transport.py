@@ -1,11 +1,12 @@
 """How the router reaches the nodes: connections that are kept, and one kind of failure."""
 
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
 import aiohttp
+
+from fedspm.serve.guard import trusted
 
 KEPT = 30.0  # seconds; a node closes a connection later than that
 
@@ -29,7 +30,7 @@ class Http:
 
     def __init__(self, secret: str | None, authority: Path | None):
         self._headers = {"authorization": f"Bearer {secret}"} if secret else {}
-        self._trusted = ssl.create_default_context(cafile=str(authority) if authority else None)
+        self._trusted = trusted(authority)
         self._session: aiohttp.ClientSession | None = None
 
     async def send(
