@@ -239,10 +239,11 @@ def queries(rows: Sequence[Tensor], answers: Sequence[dict[str, Any]], truth: Se
 
 
 def show_image(axes: Any, image: Tensor) -> None:
-    if image.shape[0] == 1:
-        axes.imshow(image[0].numpy(), cmap="gray", vmin=0, vmax=1)
-    else:
+    """In its colours; of channels that are none, the first in shades of grey."""
+    if image.shape[0] in (3, 4):
         axes.imshow(image.permute(1, 2, 0).numpy(), vmin=0, vmax=1)
+    else:
+        axes.imshow(image[0].numpy(), cmap="gray", vmin=0, vmax=1)
 
 
 def stacked(axes: Any, values: np.ndarray, names: Sequence[str], legend: bool = True) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from fedspm.core.local import chunks
-from fedspm.data.images import read_image
+from fedspm.data.images import are_pixels, read_image
 from fedspm.data.own import read_vectors
 from fedspm.data.table import ENDINGS as TABLES
 from fedspm.errors import FedSPMError
@@ -24,7 +24,7 @@ def read_queries(run: Run, files: Sequence[Path]) -> tuple[list[dict[str, Any]],
     known = run.manifest
     for file in files:
         if file.suffix.lower() in (*TABLES, ".npz"):
-            x = read_vectors(file, known["shape"], known.get("columns"))
+            x = read_vectors(file, known["shape"], known.get("columns"), known.get("range", (0.0, 1.0))[1])
             names += [{"file": str(file), "row": j} for j in range(1, len(x) + 1)]
             rows += x
         else:
@@ -36,7 +36,7 @@ def read_queries(run: Run, files: Sequence[Path]) -> tuple[list[dict[str, Any]],
 
 def _require_pixels(run: Run) -> None:
     low, high = run.manifest.get("range", (0.0, 1.0))
-    if len(run.task.shape) == 3 and (low < -0.01 or high > 1.01):
+    if len(run.task.shape) == 3 and not are_pixels(low, high):
         raise FedSPMError(
             f"{run.path} was trained on values from {low:g} to {high:g}, image files are read as values from 0 to 1; "
             "give an .npz archive with an array x"

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from fedspm import data_pictures, pictures
 from fedspm.data.federation import Federation
-from fedspm.data.images import encode_png
+from fedspm.data.images import are_pixels, encode_png
 from fedspm.evaluation import Model
 from fedspm.files import write_atomically
 from fedspm.privacy import sentence
@@ -46,6 +46,11 @@ def _write_samples(folder: Path, federation: Federation) -> Path:
     """The first test row of every client, in a form that `fedspm route` takes."""
     tests = [part for part in federation.test or () if len(part)]
     folder.mkdir(exist_ok=True)
+    if len(federation.shape) == 3 and (federation.shape[0] not in (1, 3) or not are_pixels(*federation.range)):
+        archive = io.BytesIO()  # no image file holds such channels or values
+        np.savez(archive, x=np.array([part.x[0].numpy() for part in tests]))
+        write_atomically(folder / "queries.npz", archive.getvalue())
+        return folder / "queries.npz"
     if len(federation.shape) == 3:
         for i, (name, part) in enumerate(zip(federation.names, federation.test or (), strict=False)):
             plain = re.sub(r"[^\w.-]", "_", name)[:60]

@@ -82,6 +82,36 @@ def test_training_on_a_table_and_asking_it(run, table, tmp_path):
     assert "the model was trained on" in typed("route", out, tmp_path / "q.npz", code=1)
 
 
+def test_queries_without_rows_get_a_sentence(run, table, tmp_path):
+    header = table.read_text("utf-8-sig").splitlines()[0]
+    (tmp_path / "empty.csv").write_text(header, "utf-8")
+    assert "has no rows" in typed("route", run[0], tmp_path / "empty.csv", code=1)
+
+
+def test_no_row_to_evaluate_on_is_a_problem(table):
+    text = typed("data", "check", table, *COLUMNS, "--set", "data.test_fraction=0.001", code=1)
+    assert "problem  no client has test rows" in text
+    assert "data.test_fraction" in text
+
+
+def test_images_of_two_channels_are_trained_on_shown_and_asked(tmp_path):
+    x, y = np.random.default_rng(0).integers(0, 256, (20, 2, 8, 8), np.uint8), np.arange(20) % 2
+    (tmp_path / "data").mkdir()
+    for name in ("north", "south"):
+        np.savez(tmp_path / "data" / f"{name}.npz", x=x, y=y)
+    out = tmp_path / "run"
+    typed("train", "--data", tmp_path / "data", *SMALL.split(), "--rounds", 1, "--out", out)
+    assert "What the clients" in (out / "report.html").read_text()
+    np.savez(tmp_path / "bytes.npz", x=x[:3])
+    np.savez(tmp_path / "fractions.npz", x=(x[:3] / 255).astype(np.float32))
+    replies = [
+        [json.loads(line)["posterior"] for line in typed("route", out, tmp_path / name, "--json").splitlines()]
+        for name in ("bytes.npz", "fractions.npz")
+    ]
+    assert len(replies[0]) == 3
+    assert replies[0] == replies[1]
+
+
 def test_it_resumes_from_anywhere_and_notices_other_data(run, table, tmp_path, monkeypatch):
     out, _ = run
     monkeypatch.chdir(tmp_path)

@@ -24,11 +24,14 @@ def broken(value, at=(3, 1)):
         ({"north": (X, Y)}, "at least two clients, this one has 1"),
         (GOOD | {"west": (X[:0], Y[:0])}, "client 'west' has no rows"),
         (GOOD | {"west": (X[:1], Y[:1])}, "client 'west' has only one row"),
-        (GOOD | {"west": (broken(np.nan), Y)}, "client 'west', training rows: row 3 has a value that is not a finite"),
-        (GOOD | {"west": (broken(np.inf), Y)}, "client 'west', training rows: row 3"),
+        (GOOD | {"west": (broken(np.nan), Y)}, "client 'west': row 4 has a value that is not a finite"),
+        (GOOD | {"west": (broken(np.inf), Y)}, "client 'west': row 4"),
         (GOOD | {"west": (X[:, :2], Y)}, r"client 'west' has rows of shape \(2,\), client 'north' of shape \(3,\)"),
         (GOOD | {"west": (X, Y[:5])}, "client 'west': y has shape"),
         (GOOD | {"west": (X[:, 0], Y)}, r"client 'west': x has shape \(20,\)"),
+        (GOOD | {"west": (X[:, :0], Y)}, r"client 'west': x has shape \(20, 0\): there is not a single value in a row"),
+        (GOOD | {"west": (X, Y.astype(np.uint64) + 2**63)}, "client 'west': label 9223372036854775809 is too large"),
+        (GOOD | {"west": (X, [2**63, -1] * 10)}, "client 'west': labels must be integers or strings"),
         (GOOD | {"west": X}, r"client 'west': give a pair"),
         (GOOD | {"west": (X, Y + 0.5)}, "labels must be integers or strings"),
         (GOOD | {"west": ([["a", "b"]], [1])}, "client 'west': x cannot be read as an array of numbers"),
@@ -52,7 +55,7 @@ def test_bad_test_rows():
         Federation.from_arrays(GOOD, {"north": (X, np.full(20, 7))})
     with pytest.raises(FedSPMError, match="client 'north', test rows: rows have shape"):
         Federation.from_arrays(GOOD, {"north": (X[:, :1], Y)})
-    with pytest.raises(FedSPMError, match="client 'south', test rows: row 3"):
+    with pytest.raises(FedSPMError, match="client 'south', test rows: row 4"):
         Federation.from_arrays(GOOD, {"south": (broken(np.nan), Y)})
 
 
@@ -88,3 +91,32 @@ def test_rows_are_held_out_by_fraction():
 def test_whole_numbers_in_an_object_array_stay_whole_numbers():
     federation = Federation.from_arrays({name: (X, Y.astype(object)) for name in ("north", "south")})
     assert federation.classes.tolist() == [0, 1]
+
+
+def test_rows_have_the_numbers_of_their_array_however_many_are_held_out():
+    for row in range(20):
+        with pytest.raises(FedSPMError, match=f"client 'west': row {row + 1} has a value"):
+            Federation.from_arrays(GOOD | {"west": (broken(np.nan, (row, 0)), Y)}, test_fraction=0.5)
+
+
+@pytest.mark.filterwarnings("error")
+def test_arrays_as_numpy_may_lay_them_out():
+    locked = X.copy()
+    locked.flags.writeable = False
+    plain = Federation.from_arrays(GOOD)
+    for x in (X[:, ::-1].copy()[:, ::-1], X.astype(">f8"), locked, np.asfortranarray(X)):
+        assert Federation.from_arrays({"north": (x, Y), "south": (X + 1, Y)}).fingerprint == plain.fingerprint
+
+
+def test_whole_numbers_of_two_kinds_stay_whole_numbers():
+    kinds = {"north": (X, Y.astype(np.uint64)), "south": (X, Y.astype(np.int64)), "west": (X, Y.astype(">i2"))}
+    classes = Federation.from_arrays(kinds).classes
+    assert classes.dtype == np.int64
+    assert classes.tolist() == [0, 1]
+
+
+def test_validation_needs_rows():
+    federation = Federation.from_arrays(GOOD, test_fraction=0.25)
+    assert [len(part) for part in federation.with_validation(0.2, 0).test] == [3, 3]
+    with pytest.raises(FedSPMError, match=r"data.validation_fraction = 0.01 holds out no row .* has 15 training rows"):
+        federation.with_validation(0.01, 0)

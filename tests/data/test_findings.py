@@ -87,3 +87,17 @@ def test_a_client_with_too_few_rows_is_a_problem(tmp_path):
         file.unlink()
     findings = found(tmp_path)
     assert ["client 'north' has only one row to train on" in problem for problem in findings.problems] == [True]
+
+
+def test_without_rows_to_evaluate_there_is_no_training(tmp_path):
+    table = write_csv(tmp_path / "t.csv", ROWS)
+    for fraction, validation, sentence in (
+        (0.01, 0.0, "no client has test rows, so nothing can be evaluated: choose a larger data.test_fraction"),
+        (0.3, 0.01, "data.validation_fraction = 0.01 holds out no row of any client"),
+    ):
+        findings = inspect_draft(read_own(table, Reading()), fraction, 0, validation)
+        assert [sentence in problem for problem in findings.problems] == [True]
+    findings = inspect_draft(read_own(table, Reading()), 0.01, 0, 0.2)
+    assert findings.problems == []
+    assert findings.clients["nord"]["test"] == 2
+    assert "0.2 of the training rows stand in for the test rows" in findings.remarks

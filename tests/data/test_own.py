@@ -10,8 +10,8 @@ from PIL import Image
 
 from fedspm import Federation
 from fedspm.config import resolve
-from fedspm.data.draft import Reading, as_kind, natural
-from fedspm.data.own import read_own, read_vectors
+from fedspm.data.draft import Reading, as_kind, checked_size, natural
+from fedspm.data.own import read_own
 from fedspm.errors import FedSPMError
 
 HEADER = ["site", "age", "pressure", "target"]
@@ -67,6 +67,16 @@ def test_images_are_scaled_to_one_size(tmp_path):
     assert federation.shape == (3, 20, 20)
     shades = torch.cat([part.x[:, 0, 10, 10] for part in (*federation.train, *federation.test)])
     assert (shades * 255).round().int().tolist().count(100) == 1  # 25700 of 65535 is 100 of 255
+
+
+def test_a_size_has_the_bounds_of_the_configuration(tmp_path):
+    for size in (0, 7, -4, 513, True):
+        with pytest.raises(FedSPMError, match=f"a whole number from 8 to 512; it is {size}"):
+            Federation.from_folder(tmp_path, size=size)
+    for size in (16.5, "64"):
+        with pytest.raises(FedSPMError, match="a whole number from 8 to 512"):
+            checked_size(size)
+    assert checked_size(np.int64(16)) == 16
 
 
 @pytest.mark.parametrize("above", [True, False])
@@ -203,8 +213,9 @@ def test_the_same_table_in_many_spellings(tmp_path, kind):
         (HEADER, None, {"client_column": "sites"}, "no client column 'sites'; did you mean 'site'"),
         (HEADER, None, {"ignore": ("agee",)}, "no column 'agee' to ignore; did you mean 'age'"),
         (["site", "center", "pressure", "target"], None, {}, "'site' and 'center' may both be the client"),
-        (HEADER, (3, 1, ""), {}, "column 'age': row 4 has no finite value"),
-        (HEADER, (3, 1, "inf"), {}, "column 'age': row 4 has no finite value"),
+        (HEADER, (3, 1, ""), {}, "column 'age': row 4 has no finite 32-bit number"),
+        (HEADER, (3, 1, "inf"), {}, "column 'age': row 4 has no finite 32-bit number"),
+        (HEADER, (17, 1, "1e300"), {}, "column 'age': row 18 has no finite 32-bit number"),
         (HEADER, (3, 1, "old"), {}, "column 'age' holds 'old', which is not a number"),
         (HEADER, (3, 3, " "), {}, "column 'target': row 4 has no label"),
         (HEADER, (3, 3, "0.75"), {}, "0.75 is not a label"),
@@ -291,17 +302,3 @@ def test_a_folder_cannot_take_the_name_of_a_data_set(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("fashion-sample", "arrays"):
         assert resolve({"data": {"name": name}}).data.path is None
-
-
-def test_queries_are_matched_by_the_names_of_columns(tmp_path):
-    turned = [[row[2], row[3], "x", row[1]] for row in ROWS[:3]]
-    path = write_csv(tmp_path / "q.csv", turned, ["pressure", "target", "note", "age"])
-    assert read_vectors(path, (2,), ("age", "pressure"))[1].tolist() == [31, 99.5]
-    with pytest.raises(FedSPMError, match="no column 'weight', on which the model was trained"):
-        read_vectors(path, (2,), ("age", "weight"))
-    with pytest.raises(FedSPMError, match="'target' holds words"):
-        read_vectors(path, (2,), None)
-    np.savez(tmp_path / "q.npz", x=np.ones((4, 2)))
-    assert read_vectors(tmp_path / "q.npz", (2,), ("age", "pressure")).shape == (4, 2)
-    with pytest.raises(FedSPMError, match="the model was trained on"):
-        read_vectors(tmp_path / "q.npz", (3,), None)

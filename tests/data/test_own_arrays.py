@@ -8,6 +8,7 @@ import torch
 from PIL import Image
 
 from fedspm import Federation
+from fedspm.data.datasets import read_datasets
 from fedspm.data.draft import Reading
 from fedspm.data.own import read_own
 from fedspm.errors import FedSPMError
@@ -37,6 +38,34 @@ def test_images_in_archives_are_values_from_0_to_1_channels_first(tmp_path):
     federation = Federation.from_folder(tmp_path)
     assert federation.shape == (3, 8, 8)
     torch.testing.assert_close(federation.train[0].x, torch.full_like(federation.train[0].x, 0.2))
+
+
+def test_rgba_in_archives_loses_its_opacity_as_in_image_files(tmp_path):
+    x = np.random.default_rng(0).integers(0, 256, (6, 8, 8, 4), np.uint8)
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", x=x, y=np.arange(6) % 2)
+        for j, pixels in enumerate(x):
+            picture = tmp_path / "files" / name / str(j % 2) / f"{j}.png"
+            picture.parent.mkdir(parents=True, exist_ok=True)
+            Image.fromarray(pixels).save(picture)
+    arrays = Federation.from_folder(tmp_path, test_fraction=None)
+    files = Federation.from_folder(tmp_path / "files", test_fraction=None)
+    assert arrays.shape == (3, 8, 8)
+    torch.testing.assert_close(arrays.train[0].x[::2], files.train[0].x[:3])
+
+
+def test_rows_are_numbered_as_in_their_archive(tmp_path):
+    x, y = np.zeros((20, 3)), np.arange(20) % 2
+    x[16, 1], x[18, 1] = np.nan, 1e300
+    np.savez(tmp_path / "one.npz", x=x, y=y, client=np.array(["b", "a"])[y])
+    (tmp_path / "many").mkdir()
+    np.savez(tmp_path / "many" / "a.npz", x=x, y=y, x_test=x[17:], y_test=y[17:])
+    np.savez(tmp_path / "many" / "b.npz", x=x[:16], y=y[:16])
+    (problem,) = read_own(tmp_path / "one.npz", Reading()).problems
+    assert "one.npz: row 17 has a value that is not a finite" in problem
+    first, second = read_own(tmp_path / "many", Reading()).problems
+    assert "a.npz: row 17 has a value" in first
+    assert "a.npz, test rows: row 2 has a value" in second
 
 
 class Bomb:
@@ -108,6 +137,38 @@ def test_data_sets_in_memory():
     )
     assert [len(part) for part in tested.test] == [3, 3]
     assert tested.counts == (8, 8)
+
+
+def test_data_sets_in_the_formats_of_numpy_and_torch():
+    """Columns are arrays, tensors, or lists of them; labels are tensors, and images have their channels first."""
+    pixels = np.random.default_rng(0).integers(0, 256, (8, 9, 9, 3), np.uint8)
+    first = torch.from_numpy(pixels).permute(0, 3, 1, 2)
+    spelled = [
+        ([Image.fromarray(each) for each in pixels], [0, 1] * 4),
+        (list(pixels), list(np.array([0, 1] * 4))),
+        (np.minimum(pixels.astype(int) * 257 + 100, 65535).astype(np.uint16), np.array([0, 1] * 4)),
+        (pixels.tolist(), [np.array(j) for j in [0, 1] * 4]),
+        ((pixels / 255).tolist(), [0, 1] * 4),
+        (list(first), list(torch.tensor([0, 1] * 4))),
+        (first.float() / 255, torch.tensor([0, 1] * 4)),
+    ]
+    for names, classes in ((["cat", "dog"], ["cat", "dog"]), (None, [0, 1])):
+        found = [
+            Federation.from_datasets({name: FakeDataset({"image": x, "label": y}, names) for name in "ab"})
+            for x, y in spelled
+        ]
+        assert found[0].classes.tolist() == classes
+        assert len({each.fingerprint for each in found}) == 1
+
+
+def test_a_bad_image_in_a_data_set_is_named_without_its_bytes():
+    images = [b"PNG?" * 1000, {"bytes": b"JPEG" * 1000, "path": "scan.jpg"}, torch.full((9, 9), 1.5)]
+    data = FakeDataset({"image": [*images, Image.new("L", (9, 9))], "label": [0, 1] * 2})
+    draft = read_datasets({"a": data, "b": dataset(1)}, Reading())
+    named = [problem.partition(" cannot")[0] for problem in draft.problems]
+    assert named == ["a, row 1", "a, row 2: scan.jpg", "a, row 3"]
+    assert all(len(problem) < 200 for problem in draft.problems)
+    assert "its values go from 1.5 to 1.5" in draft.problems[2]
 
 
 def test_a_data_set_with_a_client_column_and_lists_of_numbers():

@@ -15,7 +15,6 @@ from fedspm.likelihood.profile import (
     profile_log_el,
     surrogate_q2,
     total_responsibilities,
-    total_responsibilities,
 )
 
 

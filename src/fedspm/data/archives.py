@@ -7,8 +7,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
+from torch import Tensor
 
+from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.draft import Draft, Reading, text_of
 from fedspm.errors import DamagedFile, FedSPMError
 
@@ -62,7 +63,7 @@ def read_archive(path: Path, how: Reading) -> Draft:
         names = [text_of(name) or "" for name in client.tolist()]
         if "" in names:
             draft.problems.append(f"{path}: row {names.index('') + 1} has no client")
-        draft.add(_pixels(x), draft.labels(y.tolist(), str(path)), names, split.astype(str).tolist())
+        draft.add(_rows(draft, x, str(path)), draft.labels(y.tolist(), str(path)), names, split.astype(str).tolist())
     return draft.finish()
 
 
@@ -89,17 +90,35 @@ def read_archives(paths: Sequence[Path]) -> Draft:
                         f"{file}: x{ending} has shape {x.shape} and y{ending} {y.shape}; y needs one label a row"
                     )
                 else:
-                    part[file.stem] = _pixels(x), draft.labels(y.tolist(), f"{file}, y{ending}")
+                    labels = draft.labels(y.tolist(), f"{file}, y{ending}")
+                    part[file.stem] = _rows(draft, x, f"{file}{ending and ', test rows'}"), labels
     return draft.finish()
 
 
-def _pixels(x: np.ndarray) -> np.ndarray | torch.Tensor:
-    """Vectors as they are; images as channels first, bytes as values from 0 to 1."""
-    values = torch.from_numpy(x) if x.dtype.kind in "iuf" and x.dtype.isnative and x.ndim in (3, 4) else x
-    if not isinstance(values, torch.Tensor):
-        return values
-    if values.ndim == 3:
-        values = values[:, None]
-    elif values.shape[3] in (1, 3) and values.shape[1] not in (1, 3):
-        values = values.permute(0, 3, 1, 2)
-    return values.float() / 255 if x.dtype == np.uint8 else values.float()
+def _rows(draft: Draft, x: np.ndarray, where: str) -> Tensor | np.ndarray:
+    """Rows for training; what is wrong with them is said here, where they are still numbered as in their file."""
+    try:
+        return input_of(x, where)
+    except FedSPMError as error:
+        draft.problems.append(str(error))
+        return x
+
+
+def input_of(x: np.ndarray, where: str, shape: Sequence[int] | None = None, largest: float = 1.0) -> Tensor:
+    """The array x of an archive, with the channels of images first and bytes as values from 0 to 1.
+
+    Queries are read as training data is. `shape` is that of the model's rows, which is not to be turned around;
+    a model whose rows had larger values than 1 was given bytes as they are, and gets them so.
+    """
+    rows = as_input(x if shape is not None and x.shape[1:] == tuple(shape) else _channels_first(x), shape, where)
+    require_finite(rows, where)
+    return rows.div_(255) if x.dtype == np.uint8 and rows.ndim == 4 and largest <= 1.01 else rows
+
+
+def _channels_first(x: np.ndarray) -> np.ndarray:
+    """Vectors as they are; RGBA loses its opacity, as it does in image files."""
+    if x.ndim == 3:
+        return x.reshape(len(x), 1, *x.shape[1:])
+    if x.ndim == 4 and x.shape[3] in (1, 3, 4) and x.shape[1] not in (1, 3, x.shape[3]):
+        return np.moveaxis(x, 3, 1)[:, :3]
+    return x

@@ -10,12 +10,13 @@ from torch import Tensor
 from fedspm.errors import FedSPMError
 
 PIECE = 1 << 20  # values looked at together
+LIMIT = 2**63  # labels that are whole numbers are below it
 
 
 def as_input(x: Any, shape: Sequence[int] | None = None, where: str = "x") -> Tensor:
     """x as float32 rows, images laid out channels last, which is what CPU convolutions like best."""
     try:
-        tensor = torch.as_tensor(np.asarray(x) if not isinstance(x, Tensor) else x)
+        tensor = x if isinstance(x, Tensor) else torch.from_numpy(_for_torch(np.asarray(x)))
     except (TypeError, ValueError) as error:
         raise FedSPMError(f"{where}: x cannot be read as an array of numbers ({error})") from error
     if tensor.dtype is torch.bool or tensor.is_complex():
@@ -25,12 +26,21 @@ def as_input(x: Any, shape: Sequence[int] | None = None, where: str = "x") -> Te
             f"{where}: x has shape {tuple(tensor.shape)}; it must be (n, features) for vectors or "
             "(n, channels, height, width) for images"
         )
+    if 0 in tensor.shape[1:]:
+        raise FedSPMError(f"{where}: x has shape {tuple(tensor.shape)}: there is not a single value in a row")
     if shape is not None and tuple(tensor.shape[1:]) != tuple(shape):
         raise FedSPMError(
             f"{where}: rows have shape {tuple(tensor.shape[1:])}, the model was trained on {tuple(shape)}"
         )
     tensor = tensor.detach().to("cpu", torch.float32)
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor.contiguous()
+
+
+def _for_torch(array: np.ndarray) -> np.ndarray:
+    """A copy where torch would refuse or warn: another machine's byte order, an axis backwards, memory to read only."""
+    if array.dtype.isnative and min(array.strides, default=0) >= 0 and array.flags.writeable:
+        return array
+    return array.astype(array.dtype.newbyteorder("="), order="C")
 
 
 def as_labels(y: Any, where: str = "y") -> np.ndarray:
@@ -48,14 +58,17 @@ def as_labels(y: Any, where: str = "y") -> np.ndarray:
         labels = np.asarray(given)
     if labels.dtype.kind == "S":
         labels = labels.astype(str)
-    if labels.dtype.kind == "f" and np.isfinite(labels).all() and (labels == labels.astype(np.int64)).all():
+    if labels.dtype.kind == "f" and (np.abs(labels) < LIMIT).all() and (labels == labels.astype(np.int64)).all():
         labels = labels.astype(np.int64)
     if labels.dtype.kind not in "iubU":
         raise FedSPMError(f"{where}: labels must be integers or strings, these are {labels.dtype}")
-    return labels
+    if labels.dtype.kind == "u" and labels.size and labels.max() >= LIMIT:
+        raise FedSPMError(f"{where}: label {labels.max()} is too large for 64 bits with a sign; make it a string")
+    return labels.astype(np.int64) if labels.dtype.kind in "iu" else labels  # two kinds would meet as floats
 
 
 def require_finite(x: Tensor, where: str) -> None:
+    """Rows are counted from one, as everywhere else where people read of them."""
     rows = max(1, PIECE // max(1, x[:1].numel()))
     for start in range(0, len(x), rows):  # in pieces: a mask over everything would double the memory
         piece = x[start : start + rows]
@@ -63,20 +76,21 @@ def require_finite(x: Tensor, where: str) -> None:
             continue
         bad = ~torch.isfinite(piece).flatten(1).all(1)
         if bad.any():
-            row = start + int(bad.nonzero()[0])
+            row = start + int(bad.nonzero()[0]) + 1
             raise FedSPMError(
                 f"{where}: row {row} has a value that is not a finite 32-bit number (NaN, infinity, too large)"
             )
 
 
 def as_rows(value: Any, where: str) -> tuple[Tensor, np.ndarray]:
-    """A pair (x, y) with one label a row."""
+    """A pair (x, y) with one label a row; looked through before any are held out, while rows have their numbers."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise FedSPMError(f"{where}: give a pair (x, y)")
     x = as_input(value[0], where=where)
     y = as_labels(value[1], where)
     if y.ndim != 1 or len(y) != len(x):
         raise FedSPMError(f"{where}: y has shape {y.shape}, x has {len(x)} rows; y needs one label a row")
+    require_finite(x, where)
     return x, y
 
 

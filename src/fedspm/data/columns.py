@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedspm.data.draft import Draft, Reading, listed, text_of
+from fedspm.data.draft import Draft, Reading, bare, listed, text_of
 from fedspm.data.images import ENDINGS, image_size, read_images
 
 USUAL = {
@@ -116,8 +116,8 @@ def _read(
     kept = list(range(len(labels)))
     x: Tensor | np.ndarray
     if images is not None:
-        paths = images if isinstance(images, list) else [None] * len(labels)
-        names = [f"{block.where}, row {j}{f': {path}' if path else ''}" for j, path in enumerate(paths, 1)]
+        given = images if isinstance(images, list) else [None] * len(labels)  # others decode when they are asked
+        names = [f"{block.where}, row {j}{_path(source)}" for j, source in enumerate(given, 1)]
         x, kept, errors = read_images(images, names, size)
         draft.problems += [str(error) for error in errors]
         draft.remarks.append(f"images are scaled to {x.shape[2]} × {x.shape[3]} pixels")
@@ -125,7 +125,7 @@ def _read(
         columns, problems = _numeric(block, features)
         draft.problems += problems
         draft.columns = tuple(columns)
-        x = np.column_stack([*columns.values()] or [np.zeros((len(labels), 0))]).astype(np.float32)
+        x = np.column_stack([*columns.values()] or [np.zeros((len(labels), 0), np.float32)])
     known = [(row, j) for row, j in enumerate(kept) if clients[j] and labels[j]]  # row of x, row of the table
     if len(known) < len(x):
         x = x[[row for row, _ in known]]
@@ -152,14 +152,15 @@ def _named(block: Block, labels: Column) -> Column:
     names = block.class_names
     if names is None:
         return labels
-    return [names[int(j)] if isinstance(j, int | np.integer) and 0 <= j < len(names) else None for j in labels]
+    numbers = map(bare, labels)
+    return [names[int(j)] if isinstance(j, int | np.integer) and 0 <= j < len(names) else None for j in numbers]
 
 
 # -- features --------------------------------------------------------------------------------------------------------
 
 
 def _numeric(block: Block, names: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Columns of numbers, and what is wrong with the others; a column of lists becomes a feature an element."""
+    """Columns of 32-bit numbers, and what is wrong with the others; a column of lists becomes a feature an element."""
     features: dict[str, np.ndarray] = {}
     problems = []
     for name in names:
@@ -171,10 +172,12 @@ def _numeric(block: Block, names: Sequence[str]) -> tuple[dict[str, np.ndarray],
                 f"leave it out: data.ignore={name}"
             )
             continue
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is named
+            values = values.astype(np.float32)
         if len(bad := np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1)) + 1):
             problems.append(
-                f"{block.where}: column {name!r}: {listed(bad.tolist())} no finite value; fill it, leave the row out, "
-                f"or the column: data.ignore={name}"
+                f"{block.where}: column {name!r}: {listed(bad.tolist())} no finite 32-bit number; fill it, leave "
+                f"the row out, or the column: data.ignore={name}"
             )
         if values.ndim == 1:
             features[name] = values
@@ -213,6 +216,12 @@ def _sources(block: Block, values: Column) -> Column:
     if len(values) and isinstance(values[0], str):
         return [_located(block.folder, text_of(value) or "") for value in values]
     return values
+
+
+def _path(source: Any) -> str:
+    """`: scan.png` where an image has a path; its bytes or pixels would fill the screen."""
+    path = source.get("path") if isinstance(source, dict) else source
+    return f": {path}" if isinstance(path, str | Path) and path else ""
 
 
 def _located(folder: Path | None, value: str) -> Path:

@@ -14,6 +14,7 @@ from fedspm.data.federation import Federation
 from fedspm.errors import FedSPMError
 
 Rows = tuple[Tensor | np.ndarray, np.ndarray]  # x and labels
+SIDES = (8, 512)  # of images, in pixels
 
 
 @dataclass(frozen=True)
@@ -27,6 +28,15 @@ class Reading:
     ignore: tuple[str, ...] = ()
     size: int | None = None
     client: str | None = None  # whose rows these are, where the data does not say
+
+
+def checked_size(size: Any) -> int | None:
+    """What somebody asks for in Python has the bounds that data.size has in a configuration."""
+    if size is not None and not (isinstance(size, int | np.integer) and SIDES[0] <= size <= SIDES[1]):
+        raise FedSPMError(
+            f"size is the side of an image in pixels, a whole number from {SIDES[0]} to {SIDES[1]}; it is {size!r}"
+        )
+    return None if size is None else int(size)
 
 
 @dataclass
@@ -111,8 +121,14 @@ def listed(rows: Sequence[int]) -> str:
     return f"row {rows[0]} has" if len(rows) == 1 else f"{len(rows)} rows, row {rows[0]} first, have"
 
 
+def bare(value: Any) -> Any:
+    """What an array or a tensor without dimensions holds: data sets in torch's format have one for every number."""
+    return value.item() if isinstance(value, np.ndarray | Tensor) and value.ndim == 0 else value
+
+
 def text_of(value: Any) -> str | None:
     """A label or a name as text; None if there is none."""
+    value = bare(value)
     if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
         return None
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)

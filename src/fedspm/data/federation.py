@@ -109,12 +109,12 @@ class Federation:
         """A folder a client with a folder a class of images, or a folder with a NumPy archive or a table a client.
 
         `test_fraction` of every client's rows are held out where the data brings no test rows of its own; images are
-        scaled to `size` × `size` pixels. docs/own-data.md shows every form.
+        scaled to `size` × `size` pixels (8 to 512). docs/own-data.md shows every form.
         """
-        from fedspm.data.draft import Reading
+        from fedspm.data.draft import Reading, checked_size
         from fedspm.data.own import read_own
 
-        return read_own(Path(path), Reading(size=size)).federation(test_fraction, seed)
+        return read_own(Path(path), Reading(size=checked_size(size))).federation(test_fraction, seed)
 
     @classmethod
     def from_table(
@@ -134,10 +134,10 @@ class Federation:
 
         Columns are found by their usual names where none is given; what has no other role is a feature.
         """
-        from fedspm.data.draft import Reading
+        from fedspm.data.draft import Reading, checked_size
         from fedspm.data.own import read_own
 
-        how = Reading(client_column, label_column, image_column, split_column, tuple(ignore), size)
+        how = Reading(client_column, label_column, image_column, split_column, tuple(ignore), checked_size(size))
         return read_own(Path(path), how).federation(test_fraction, seed)
 
     @classmethod
@@ -158,9 +158,9 @@ class Federation:
         of Flower Datasets. `{"train": …, "test": …}` may stand for any data set. The rest is as in `from_table`.
         """
         from fedspm.data.datasets import read_datasets
-        from fedspm.data.draft import Reading
+        from fedspm.data.draft import Reading, checked_size
 
-        how = Reading(client_column, label_column, image_column, split_column, tuple(ignore), size)
+        how = Reading(client_column, label_column, image_column, split_column, tuple(ignore), checked_size(size))
         return read_datasets(datasets, how).federation(test_fraction, seed)
 
     def checked(self) -> "Federation":
@@ -262,6 +262,11 @@ class Federation:
             if self.truth is not None:
                 truth_kept.append(self.truth.train[i][keep])
                 truth_held.append(self.truth.train[i][hold])
+        if not any(map(len, held)):
+            raise FedSPMError(
+                f"data.validation_fraction = {fraction:g} holds out no row of any client, the largest has "
+                f"{max(self.counts)} training rows; choose a larger one"
+            )
         truth = self.truth and Truth(tuple(truth_kept), tuple(truth_held), self.truth.mixing, self.truth.sample)
         return Federation(self.names, self.classes, tuple(kept), tuple(held), truth, self.columns)
 

@@ -29,7 +29,7 @@ class Findings:
     warnings: list[str] = field(default_factory=list)  # it can, but look at this
 
 
-def inspect_draft(draft: Draft, test_fraction: float, seed: int) -> Findings:
+def inspect_draft(draft: Draft, test_fraction: float, seed: int, validation_fraction: float = 0.0) -> Findings:
     """Of one's own data: everything that is wrong with it, not only the first."""
     if draft.problems:
         findings = Findings(draft.form)
@@ -44,29 +44,37 @@ def inspect_draft(draft: Draft, test_fraction: float, seed: int) -> Findings:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
                 federation = draft.federation(test_fraction, seed)
+                if validation_fraction:
+                    federation = federation.with_validation(validation_fraction, seed)
             findings = inspect(federation, draft.form)
             findings.warnings += [str(each.message) for each in caught]
             if not draft.test:
                 draft.remarks.append(f"{test_fraction:g} of every client's rows are held out for testing")
+            if validation_fraction:
+                draft.remarks.append(f"{validation_fraction:g} of the training rows stand in for the test rows")
         except FedSPMError as error:
             findings = Findings(draft.form)
             draft.problems.append(str(error))
-            return inspect_draft(draft, test_fraction, seed)
+            return inspect_draft(draft, test_fraction, seed, validation_fraction)
     findings.columns = list(draft.columns) if draft.columns is not None else None
     findings.remarks = list(dict.fromkeys(draft.remarks))
-    findings.problems = draft.problems
+    findings.problems += draft.problems
     findings.warnings += _mixed_kinds(findings.classes)
     return findings
 
 
 def inspect(federation: Federation, form: str) -> Findings:
-    """Of a federation that can be trained on."""
+    """Of a federation, which can be trained on if it has anything to evaluate."""
     findings = Findings(form, list(federation.shape), federation.classes.tolist())
     tests: Sequence[Part | None] = federation.test or [None] * len(federation.names)
     for name, part, test in zip(federation.names, federation.train, tests, strict=True):
         counts = torch.bincount(part.y, minlength=len(federation.classes)).tolist()
         labels = {label: count for label, count in zip(findings.classes, counts, strict=True) if count}
         findings.clients[name] = _client(labels, len(test) if test is not None else 0, findings.classes)
+    if not any(client["test"] for client in findings.clients.values()):
+        findings.problems.append(
+            "no client has test rows, so nothing can be evaluated: choose a larger data.test_fraction, or add test rows"
+        )
     findings.warnings = [
         *_about_clients(findings),
         *_about_classes(findings),

@@ -19,6 +19,7 @@ from fedspm.errors import DamagedFile, FedSPMError
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # tried in this order; Pillow knows many more
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 SIDE = 64  # images of different or larger sizes are scaled to this, unless a size is given
+ROUNDING = 1e-3  # by which fractions may lie outside 0 to 1: less than half a byte
 BROKEN = (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError, TypeError)
 Out = TypeVar("Out")
 
@@ -31,12 +32,13 @@ def read_image(
 ) -> Tensor:
     """(channels, height, width) in [0, 1], scaled to the shape that a model was trained on.
 
-    The source is a path, the bytes of a file, a Pillow image or an array of pixels; `name` is what errors call it.
-    `admit` sees how many pixels it has before any is unpacked.
+    The source is a path, the bytes of a file, a Pillow image or an array of pixels (NumPy, torch, nested lists);
+    `name` is what errors call it. `admit` sees how many pixels it has before any is unpacked.
     """
     name = name or str(source)
     if len(shape) != 3 or shape[0] not in (1, 3):
-        raise FedSPMError(f"{name}: the model takes rows of shape {tuple(shape)}, not images; give a table")
+        other = "give a table" if len(shape) == 1 else "give an .npz archive with an array x"
+        raise FedSPMError(f"{name}: the model takes rows of shape {tuple(shape)}, not image files; {other}")
     try:
         with _opened(source) as opened:
             admit(opened.width * opened.height)
@@ -100,9 +102,15 @@ def image_size(side: int | None, batches: Sequence[Any]) -> tuple[int, int]:
     return only if only and max(only) <= SIDE else (SIDE, SIDE)
 
 
+def are_pixels(low: float, high: float) -> bool:
+    """Are these the ends of values as image files are read, from 0 to 1, give or take some rounding?"""
+    return low >= -0.01 and high <= 1.01
+
+
 def encode_png(x: Tensor) -> bytes:
-    """A (channels, height, width) image in [0, 1] as PNG."""
-    pixels = (x.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
+    """A (channels, height, width) image in [0, 1] as PNG; of channels that are no colours, the first."""
+    shown = x if x.shape[0] in (1, 3, 4) else x[:1]
+    pixels = (shown.clamp(0, 1) * 255).round().to(torch.uint8).permute(1, 2, 0).numpy()
     buffer = io.BytesIO()
     Image.fromarray(pixels.squeeze(2) if pixels.shape[2] == 1 else pixels).save(buffer, "PNG")
     return buffer.getvalue()
@@ -117,9 +125,35 @@ def _opened(source: Any) -> Image.Image:
         return Image.open(source, formats=FORMATS)
     if isinstance(source, bytes | bytearray | memoryview):
         return Image.open(io.BytesIO(source), formats=FORMATS)
+    if isinstance(source, Tensor):
+        source = source.numpy(force=True)
     if isinstance(source, list | np.ndarray):
-        return Image.fromarray(np.asarray(source, dtype=np.uint8))
+        return Image.fromarray(_as_bytes(_channels_last(np.asarray(source))))
     raise TypeError(f"a {type(source).__name__} is not an image")
+
+
+def _channels_last(pixels: np.ndarray) -> np.ndarray:
+    """(height, width) or (height, width, channels), as Pillow takes them; torch's data sets have the channels first."""
+    if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] > 4:
+        pixels = np.moveaxis(pixels, 0, 2)
+    return pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
+
+
+def _as_bytes(pixels: np.ndarray) -> np.ndarray:
+    """Whole numbers from 0 to 255 as they are, 16 bits a pixel as in a file, fractions from 0 to 1 times 255."""
+    kind = pixels.dtype.kind
+    if pixels.dtype == np.uint8:
+        return pixels
+    if kind == "u" and pixels.dtype.itemsize == 2:
+        return (pixels / 257).astype(np.uint8)
+    if kind not in "biuf":
+        raise ValueError(f"it holds {pixels.dtype}, not numbers")
+    low, high, most = float(pixels.min()), float(pixels.max()), 255 if kind in "iu" else 1
+    if not (low >= -ROUNDING and high <= most + ROUNDING):  # which NaN is not either
+        raise ValueError(
+            f"its values go from {low:g} to {high:g}; expected whole numbers from 0 to 255, or fractions from 0 to 1"
+        )
+    return np.rint(pixels * (255 / most)).astype(np.uint8)
 
 
 def _size(sources: Any, j: int) -> tuple[int, int] | None:

@@ -5,10 +5,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
-import torch
 from torch import Tensor
 
-from fedspm.data.archives import read_archive, read_archives, read_npz
+from fedspm.data.archives import input_of, read_archive, read_archives, read_npz
 from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.columns import numbers
 from fedspm.data.draft import Draft, Reading
@@ -48,27 +47,36 @@ def _read_folder(path: Path, how: Reading) -> Draft:
     return read_folder(path, how)
 
 
-def read_vectors(path: Path, shape: Sequence[int], names: Sequence[str] | None) -> Tensor:
-    """Queries: the rows of a table, by the names of the features, or the array x of an archive."""
-    if path.suffix.lower() == ".npz":
-        arrays = read_npz(path)
-        if "x" not in arrays:
-            raise FedSPMError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected an array x")
-        x = as_input(arrays["x"], shape, str(path))
-    else:
-        columns = columns_of(path)
-        wanted = list(columns) if names is None else _columns(names, columns)
-        if lacking := [name for name in wanted if name not in columns]:
-            raise FedSPMError(f"{path} has no column {lacking[0]!r}, on which the model was trained")
-        found = {name: numbers(columns[name]) for name in wanted}
-        if words := [name for name, values in found.items() if values is None]:
-            raise FedSPMError(f"{path}: column {words[0]!r} holds words, not numbers")
-        rows = [values.reshape(len(values), -1) for values in found.values() if values is not None]
-        x = as_input(torch.from_numpy(np.concatenate(rows, axis=1)), shape, str(path))
-    require_finite(x, str(path))
+def read_vectors(path: Path, shape: Sequence[int], names: Sequence[str] | None, largest: float = 1.0) -> Tensor:
+    """Queries: the rows of a table, by the names of the features, or the array x of an archive.
+
+    `largest` is the largest value of the rows that the model was trained on.
+    """
+    if path.suffix.lower() != ".npz":
+        x = as_input(_cells(path, names), shape, str(path))
+        require_finite(x, str(path))
+        return x
+    arrays = read_npz(path)
+    if "x" not in arrays:
+        raise FedSPMError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected an array x")
+    x = input_of(arrays["x"], str(path), shape, largest)
     if not len(x):
         raise FedSPMError(f"{path} has no rows")
     return x
+
+
+def _cells(path: Path, names: Sequence[str] | None) -> np.ndarray:
+    """The rows of a table, with the columns that the model was trained on."""
+    columns = columns_of(path)
+    wanted = list(columns) if names is None else _columns(names, columns)
+    if lacking := [name for name in wanted if name not in columns]:
+        raise FedSPMError(f"{path} has no column {lacking[0]!r}, on which the model was trained")
+    if not all(len(columns[name]) for name in wanted):
+        raise FedSPMError(f"{path} has no rows")
+    found = {name: numbers(columns[name]) for name in wanted}
+    if words := [name for name, values in found.items() if values is None]:
+        raise FedSPMError(f"{path}: column {words[0]!r} holds words, not numbers")
+    return np.concatenate([values.reshape(len(values), -1) for values in found.values() if values is not None], axis=1)
 
 
 def _columns(names: Sequence[str], columns: Mapping[str, object]) -> list[str]:

@@ -145,7 +145,7 @@ def agreed_task(sites: dict[str, Introduction], names: Sequence[str]) -> tuple[T
 
 
 def agreed_classes(listed: Sequence[tuple[Any, ...]]) -> np.ndarray:
-    """In the order in which all sites list them, as one process would have it; sorted where they list different ones."""
+    """In the order in which all sites list them, as one process would have it; sorted where their lists differ."""
     if len(set(listed)) == 1:
         return np.asarray(listed[0])
     return np.unique(np.concatenate([np.asarray(each) for each in listed]))

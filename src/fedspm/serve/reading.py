@@ -18,7 +18,7 @@ from starlette.requests import Request
 from torch import Tensor
 
 from fedspm.data.arrays import as_input, require_finite
-from fedspm.data.images import read_image
+from fedspm.data.images import are_pixels, read_image
 from fedspm.errors import FedSPMError
 from fedspm.serve.bundle import TENSORS, Card, unpack
 from fedspm.serve.guard import Limits, Refused, read_body
@@ -108,7 +108,7 @@ class Pixels:
 
 def _images(files: list[bytes], single: bool, card: Card, limits: Limits) -> tuple[Tensor, bool]:
     low, high = card.range
-    if low < -0.01 or high > 1.01:
+    if not are_pixels(low, high):
         raise Refused(
             415,
             f"the clients' rows have values from {low:g} to {high:g}, image files from 0 to 1; send JSON or tensors",
