@@ -107,9 +107,7 @@ def ask(model: Model, home: Int[Tensor, " n"], x: Tensor, y: Tensor) -> Answers:
 def evaluate(model: Model, federation: Federation, map: Map = map) -> dict[str, Any]:
     """All metrics on the federation's test rows, ready for JSON."""
     if federation.test is None or not any(len(part) for part in federation.test):
-        raise FedSPMError(
-            "this federation has no test rows to evaluate on; give test= or test_fraction= (setting: data.test_fraction)"
-        )
+        raise FedSPMError("this federation has no test rows to evaluate on; give test= or set a larger test_fraction")
     answers = list(map(lambda job: ask(model, *job), _jobs(federation.test)))
     return _metrics(_by_client(answers, federation.test), federation) | _components(model, federation)
 
