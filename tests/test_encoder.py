@@ -1,10 +1,12 @@
 """An encoder is a pure function of its tensors, whatever module it is made of."""
 
+import pytest
 import torch
 from torch import nn
 from torch.func import functional_call
 
 from fedspm.encoders.encoder import Encoder, build_encoder
+from fedspm.errors import FedSPMError
 
 
 class Tied(nn.Module):
@@ -57,3 +59,54 @@ def test_the_resnet_averages_its_last_maps_to_a_grid_or_to_a_point():
         network.blocks = nn.Identity()
         network.stem = network.norm = nn.Identity()
         assert torch.allclose(network(maps), network(maps.flip(3)), atol=1e-6) == same
+
+
+def test_what_a_network_came_with_frozen_is_fixed_and_the_same_in_all_copies():
+    network = nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+    network[0].requires_grad_(False)
+    encoder = build_encoder("router", network, (4,), 3, copies=2, seed=0)
+    start = encoder.initial()
+    assert encoder.frozen == tuple(f"router.{c}.0.{name}" for c in (0, 1) for name in ("weight", "bias"))
+    assert set(encoder.fixed) == {*encoder.frozen, *encoder.buffers}
+    for c in (0, 1):
+        assert torch.equal(start[f"router.{c}.0.weight"], network[0].weight)
+    assert not torch.equal(start["router.0.2.weight"], start["router.1.2.weight"])
+    assert encoder.size() == 2 * sum(value.numel() for value in network.parameters())
+
+
+class Raising(nn.Module):
+    def __init__(self, error):
+        super().__init__()
+        self.error = error
+
+    def forward(self, x):
+        raise self.error
+
+
+@pytest.mark.parametrize("error", [KeyError("image"), ValueError(), ZeroDivisionError("by zero\nand more")])
+def test_a_network_that_raises_gets_a_sentence(error):
+    with pytest.raises(
+        FedSPMError, match=rf"router encoder does not take rows of shape .*: {type(error).__name__}"
+    ) as it:
+        build_encoder("router", Raising(error), (4,), 3, copies=1, seed=0)
+    assert "\n" not in str(it.value)
+
+
+@pytest.mark.parametrize(
+    ("module", "sentence"),
+    [
+        ("def make(:", "cannot be imported: SyntaxError"),
+        ("raise RuntimeError('no GPU here')", "cannot be imported: RuntimeError: no GPU here"),
+        ("make = {}['x']", "cannot be imported: KeyError"),
+        ("def other(): ...", "cannot be imported: AttributeError"),
+        ("def make(shape, dimension): raise ValueError('odd')", r"for rows of shape \(4,\): ValueError: odd"),
+        ("def make(shape, dimension): return {}[shape]", r"for rows of shape \(4,\): KeyError"),
+        ("def make(shape, dimension): return 1", "made a int, not an nn.Module"),
+    ],
+)
+def test_a_factory_that_fails_gets_the_sentence_of_where_it_fails(tmp_path, monkeypatch, module, sentence):
+    name = f"factory_{abs(hash(module))}"
+    (tmp_path / f"{name}.py").write_text(module)
+    monkeypatch.syspath_prepend(tmp_path)
+    with pytest.raises(FedSPMError, match=sentence):
+        build_encoder("router", f"{name}:make", (4,), 3, copies=1, seed=0)

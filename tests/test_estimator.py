@@ -1,5 +1,8 @@
 """FederatedClassifier: scikit-learn's conventions, and that it learns."""
 
+import copy
+import pickle
+
 import numpy as np
 import pytest
 import torch
@@ -8,6 +11,7 @@ from sklearn.exceptions import NotFittedError
 from torch import nn
 
 from fedspm import FederatedClassifier, Federation
+from fedspm.algorithms import ALGORITHMS
 from fedspm.data.federation import Part
 from fedspm.errors import FedSPMError
 
@@ -65,6 +69,24 @@ def test_saved_and_loaded_it_answers_the_same(model, vectors, tmp_path):
         model.save(tmp_path / "model")
 
 
+@pytest.mark.parametrize("copied", [copy.deepcopy, lambda model: pickle.loads(pickle.dumps(model))])
+def test_copied_or_pickled_it_answers_the_same(model, vectors, copied):
+    again, x = copied(model), vectors.test[1].x
+    np.testing.assert_array_equal(model.route(x), again.route(x))
+    np.testing.assert_array_equal(model.predict_proba(x), again.predict_proba(x))
+    assert again.evaluate(vectors) == model.evaluate(vectors)
+
+
+@pytest.mark.parametrize(("known", "asked"), [([0, 1], ["0", "1"]), (["0", "1"], [0, 1])])
+def test_labels_of_the_other_kind_are_not_scored(known, asked):
+    x = np.random.default_rng(0).normal(size=(10, 2))
+    model = FederatedClassifier("fedavg", rounds=1, workers=1)
+    model.fit(Federation.from_arrays(dict.fromkeys("ab", (x, known * 5))))
+    assert 0 <= model.score(x, known * 5) <= 1
+    with pytest.raises(FedSPMError, match=r"y: labels are .*, the training labels are .*; use one kind"):
+        model.score(x, asked * 5)
+
+
 def test_scikit_learns_conventions(vectors):
     estimator = FederatedClassifier(components=2, rounds=1)
     assert estimator.get_params()["components"] == 2
@@ -93,7 +115,7 @@ def test_scales_of_features_do_not_matter(vectors):
 def test_bad_queries_get_a_sentence(model):
     for x, sentence in [
         (np.zeros((2, 5)), "the model was trained on"),
-        (np.full((2, 6), np.nan), "x: row 0"),
+        (np.full((2, 6), np.nan), "x: row 1"),
         (np.zeros(6), "x has shape"),
     ]:
         with pytest.raises(FedSPMError, match=sentence):
@@ -117,6 +139,61 @@ def test_a_network_of_your_own(vectors, tmp_path):
     again = FederatedClassifier.load(tmp_path / "own", predictor=own, router=nn.Linear(6, 3))
     x = vectors.test[0].x
     np.testing.assert_array_equal(again.predict_proba(x), model.predict_proba(x))
+
+
+def half_frozen():
+    torch.manual_seed(0)
+    network = nn.Sequential(nn.Linear(6, 5), nn.Tanh(), nn.Linear(5, 4))
+    network[0].requires_grad_(False)
+    return network
+
+
+def moved(model):
+    """Names of the predictor's parameters that training moved, in any of its copies."""
+    start, shared = model.model_.algorithm.predictor.initial(), model.model_.shared
+    return {name.split(".", 2)[2] for name, value in start.items() if not torch.equal(value, shared[name])}
+
+
+def heads(model):
+    states = (model.model_.shared, *model.model_.privates)
+    return torch.cat([value.flatten() for state in states for name, value in state.items() if "head." in name])
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_frozen_parameters_of_a_network_stay(vectors, algorithm):
+    network = half_frozen()
+    model = FederatedClassifier(algorithm, predictor=network, components=2, rounds=2, workers=1).fit(vectors)
+    assert moved(model) == {"2.weight", "2.bias"}
+    for private in model.model_.privates:
+        if "personal.predictor.0.0.weight" in private:
+            assert torch.equal(private["personal.predictor.0.0.weight"], network[0].weight)
+
+
+@pytest.mark.parametrize("algorithm", ALGORITHMS)
+def test_of_a_network_that_is_all_frozen_only_heads_are_trained(vectors, algorithm):
+    network = half_frozen().requires_grad_(False)
+    model, idle = (
+        FederatedClassifier(
+            algorithm, predictor=network, components=2, rounds=2, workers=1, settings={"predictor.learning_rate": rate}
+        ).fit(vectors)
+        for rate in (0.1, 1e-9)
+    )
+    assert not moved(model)
+    assert (heads(model) - heads(idle)).abs().max() > 0.01
+
+
+@pytest.mark.parametrize("settings", [{"clients_at_once": 3}, {"privacy.clip": 1.0, "privacy.noise": 1.0}])
+def test_frozen_parameters_stay_in_groups_and_under_noise(vectors, settings):
+    model = FederatedClassifier(predictor=half_frozen(), components=2, rounds=2, workers=1, settings=settings)
+    assert moved(model.fit(vectors)) == {"2.weight", "2.bias"}
+
+
+def test_frozen_parameters_are_not_counted_as_learnt(vectors):
+    counts = []
+    for network in (half_frozen(), half_frozen().requires_grad_(True)):
+        model = FederatedClassifier("fedavg", predictor=network, rounds=1, workers=1).fit(vectors).model_
+        counts.append(model.algorithm.parameters(model.shared, model.privates[0])["shared"])
+    assert counts[1] - counts[0] == 6 * 5 + 5
 
 
 def test_an_encoder_from_an_import_path(vectors):

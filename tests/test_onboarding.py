@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedspm import FederatedClassifier
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.config import resolve
 from fedspm.engines.local import LocalEngine
@@ -281,6 +282,13 @@ def test_other_refusals(once, place, tmp_path):
         onboard(noisy, "east", place / "east.npz", tmp_path / "out", "x")
     assert not (noisy.path / "sketch.safetensors").exists()
     assert not (tmp_path / "out").exists()
+
+
+def test_a_model_of_rows_in_memory_has_no_sketch(vectors, place, tmp_path):
+    """`fedspm resume`, which would write one, refuses it: the rows are gone."""
+    FederatedClassifier(components=2, rounds=1, workers=1).fit(vectors).save(tmp_path / "model")
+    with pytest.raises(FedSPMError, match=r"no sketch .*; FederatedClassifier writes none; train with `fedspm train"):
+        onboard(Run.open(tmp_path / "model"), "east", place / "east.npz", tmp_path / "out", "x", by_sketch=True)
 
 
 def test_with_the_others_rows_gone_the_sketch_still_does(once, place, tmp_path):

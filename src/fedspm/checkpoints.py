@@ -6,6 +6,7 @@ A folder appears whole or not at all.
 import json
 import re
 import shutil
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,7 +46,8 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
         shutil.rmtree(old)
 
 
-def newest_checkpoint(run: Path) -> Checkpoint:
+def newest_checkpoint(run: Path, clients: Collection[str], *, across_sites: bool) -> Checkpoint:
+    """With what is private of all clients; of none only if it stayed at their sites."""
     folders = checkpoint_folders(run)
     if not folders:
         raise FedSPMError(f"{run} has no checkpoint yet; start the training anew in another folder")
@@ -53,9 +55,11 @@ def newest_checkpoint(run: Path) -> Checkpoint:
     try:
         state = read_json(folder / "state.json")
         files = dict(state["clients"])
+        if files.keys() != set(clients) and (files or not across_sites):
+            raise DamagedFile(f"{folder / 'state.json'} is damaged: its clients are not those of the manifest")
         shared = read_tensors(folder / "shared.safetensors")
         privates = {name: read_tensors(folder / file) for name, file in files.items()}
-        return Checkpoint(state["round"], state["seconds"], shared, privates)
+        return Checkpoint(int(state["round"]), float(state["seconds"]), shared, privates)
     except DamagedFile as error:
         advice = f"delete {folder} to go back to {folders[-2].name}" if len(folders) > 1 else "there is no earlier one"
         raise DamagedFile(f"{error}; {advice}") from error
@@ -64,8 +68,9 @@ def newest_checkpoint(run: Path) -> Checkpoint:
 
 
 def checkpoint_folders(run: Path) -> list[Path]:
-    """Oldest first."""
-    return sorted((run / FOLDER).glob("round-*"), key=round_of)
+    """Oldest first; what somebody put beside them is no checkpoint."""
+    found = (run / FOLDER).glob("round-*")
+    return sorted((folder for folder in found if re.fullmatch(r"round-\d+", folder.name)), key=round_of)
 
 
 def round_of(folder: Path) -> int:

@@ -155,6 +155,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise FedSPMError(f"y has shape {labels.shape}, x has {len(predicted)} rows; y needs one label a row")
         if not len(labels):
             raise FedSPMError("x has no rows to score")
+        if (labels.dtype.kind == "U") != (predicted.dtype.kind == "U"):
+            raise FedSPMError(f"y: labels are {labels.dtype}, the training labels are {predicted.dtype}; use one kind")
         return float((predicted == labels).mean())
 
     def evaluate(self, federation: Federation) -> dict[str, Any]:

@@ -7,7 +7,7 @@ import json
 import os
 import re
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -54,6 +54,8 @@ class Run:
         """A new run, with the data it trains on; whatever is wrong with either is said before the folder is made."""
         refuse_existing(path)
         federation = config.federation()
+        if not any(map(len, federation.test or ())):
+            raise FedSPMError("no client has a row to evaluate on; set a larger data.test_fraction, or bring test rows")
         algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
         return cls.create(path, config, manifest(federation, algorithm, command)), federation
 
@@ -91,14 +93,15 @@ class Run:
         While `patient` says so, it waits for whoever holds the lock.
         """
         lock = FileLock(self.path / LOCK)
-        while not lock.is_locked:
-            try:
-                lock.acquire(timeout=0.5 if patient() else 0)
-            except Timeout as error:
-                if not patient():
-                    raise FedSPMError(
-                        f"another process is training in {self.path}; wait for it, or stop it first"
-                    ) from error
+        with explained(self.path / LOCK):
+            while not lock.is_locked:
+                try:
+                    lock.acquire(timeout=0.5 if patient() else 0)
+                except Timeout as error:
+                    if not patient():
+                        raise FedSPMError(
+                            f"another process is training in {self.path}; wait for it, or stop it first"
+                        ) from error
         try:
             yield
         finally:
@@ -136,10 +139,16 @@ class Run:
     @property
     def manifest(self) -> dict[str, Any]:
         content: dict[str, Any] = read_json(self.path / "manifest.json")
-        needed = ("clients", "counts", "classes", "shape", "data_fingerprint", "encoders")
-        if not isinstance(content, dict) or any(key not in content for key in needed):
-            raise DamagedFile(f"{self.path / 'manifest.json'} is damaged: it lacks one of {', '.join(needed)}")
+        lists = ("clients", "counts", "classes", "shape")
+        kinds = dict.fromkeys(lists, list) | {"data_fingerprint": str, "encoders": dict}
+        if not isinstance(content, dict) or not all(isinstance(content.get(key), kinds[key]) for key in kinds):
+            raise DamagedFile(f"{self.path / 'manifest.json'} is damaged at one of {', '.join(kinds)}")
         return content
+
+    @property
+    def across_sites(self) -> bool:
+        """Then what is private, and the answers of the whole system, have never been here."""
+        return self.config.engine == "flower"
 
     @property
     def id(self) -> str:
@@ -179,7 +188,8 @@ class Run:
 
     def metrics(self) -> list[dict[str, Any]]:
         """What was evaluated, a line a round."""
-        return self._lines("metrics.jsonl")
+        known_here = set() if self.across_sites else {"system_accuracy", "average_accuracy"}
+        return self._lines("metrics.jsonl", {"clients", "seconds"} | known_here)
 
     def diagnostics(self) -> list[dict[str, Any]]:
         """What `diagnose_every` measured, a line a round."""
@@ -187,20 +197,22 @@ class Run:
 
     def repeated(self) -> dict[int, int]:
         """How often rounds were repeated, across sites: because too few answered, or because the server stopped."""
-        return {line["round"]: line["times"] for line in self._lines(REPEATED)}
+        return {line["round"]: line["times"] for line in self._lines(REPEATED, {"times"})}
 
     def repeat(self, round: int) -> None:
         self.record({"round": round, "times": self.repeated().get(round, 0) + 1}, REPEATED)
 
-    def _lines(self, file: str) -> list[dict[str, Any]]:
+    def _lines(self, file: str, needed: Set[str] = frozenset()) -> list[dict[str, Any]]:
         path = self.path / file
         if not path.exists():
             return []
         lines = []
-        for number, text in enumerate(path.read_text(encoding="utf-8").splitlines(), 1):
+        for number, text in enumerate(path.read_bytes().splitlines(), 1):
             try:
                 line = json.loads(text)
                 line["round"] + 0
+                if not needed <= line.keys():
+                    raise KeyError(needed)
             except (ValueError, KeyError, TypeError) as error:
                 raise DamagedFile(f"{path} is damaged in line {number}; delete that line and those after it") from error
             lines.append(line)
@@ -227,7 +239,7 @@ class Run:
         write_checkpoint(self.path, checkpoint, keep)
 
     def latest(self) -> Checkpoint:
-        return newest_checkpoint(self.path)
+        return newest_checkpoint(self.path, self.task.names, across_sites=self.across_sites)
 
     def has_checkpoint(self) -> bool:
         return bool(checkpoint_folders(self.path))
@@ -246,10 +258,10 @@ class Run:
 
     def sketch(self) -> Tensors:
         if not self.has_sketch():
-            raise FedSPMError(
-                f"{self.path} has no sketch of the baseline; training writes it at its end, "
-                f"for an older run `fedspm resume {self.path}` does"
-            )
+            how = f"training writes it at its end, for an older run `fedspm resume {self.path}` does"
+            if self.config.data.name == IN_MEMORY:
+                how = "FederatedClassifier writes none; train with `fedspm train --data PATH` on the same rows in files"
+            raise FedSPMError(f"{self.path} has no sketch of the baseline; {how}")
         return read_tensors(self.path / SKETCH)
 
     def sweep(self) -> None:

@@ -8,7 +8,6 @@ from types import FrameType
 from typing import Any
 
 from rich.console import Console, Group
-from rich.markup import escape
 from rich.progress import (
     BarColumn,
     MofNCompleteColumn,
@@ -21,8 +20,8 @@ from rich.progress import (
 from rich.table import Table
 from rich.text import Text
 
-console = Console(highlight=False)
-errors = Console(stderr=True, highlight=False)
+console = Console(markup=False, emoji=False, highlight=False)  # clients may be called `[/b]` or `:cat:`
+errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
 class ProgressWatcher:
@@ -90,7 +89,7 @@ class GridProgress:
         self._running: dict[str, TaskID] = {}
 
     def began(self, name: str, rounds: int, done: int) -> None:
-        self._running[name] = self._progress.add_task(f"  {escape(name)}", total=rounds, completed=done, left="")
+        self._running[name] = self._progress.add_task(f"  {name}", total=rounds, completed=done, left="")
 
     def moved(self, name: str, round: int) -> None:
         task = self._running[name]
@@ -101,16 +100,16 @@ class GridProgress:
     def ended(self, name: str, line: str) -> None:
         self._progress.remove_task(self._running.pop(name))
         self._progress.update(self._all, left=_duration(self._left()))
-        self._progress.console.print(line, markup=False, soft_wrap=True)
+        self._progress.console.print(line, soft_wrap=True)
 
     def say(self, line: str) -> None:
-        self._progress.console.print(line, markup=False, soft_wrap=True)
+        self._progress.console.print(line, soft_wrap=True)
 
 
 @contextmanager
 def grid_progress(done: int, total: int, left: Callable[[], float | None]) -> Iterator[GridProgress]:
     columns = (
-        TextColumn("{task.description}"),
+        TextColumn("{task.description}", markup=False),
         BarColumn(),
         MofNCompleteColumn(),
         TextColumn("rounds"),
@@ -135,13 +134,13 @@ def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: s
     for i, heading in enumerate(headings):
         table.add_column(heading, justify="right" if i else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*map(escape, row))
+        table.add_row(*row)
     return Group(Text(title, style="bold"), table)
 
 
 def results_table(metrics: dict[str, Any], title: str) -> Table:
     """System, average and routing accuracy, the system's balanced one, then a row a client."""
-    table = Table(title=escape(title), title_justify="left", title_style="bold")
+    table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("")
     for heading in ("system", "average", "routing", "balanced", "test rows"):
         table.add_column(heading, justify="right")
@@ -151,7 +150,7 @@ def results_table(metrics: dict[str, Any], title: str) -> Table:
     table.add_row("all clients", *map(_share, everybody), f"{rows:,}", style="bold", end_section=True)
     keys = ("system_accuracy", "accuracy", "routing_accuracy", "system_balanced_accuracy")
     for name, client in metrics["clients"].items():
-        table.add_row(escape(name), *(_share(client.get(key)) for key in keys), f"{client['rows']:,}")
+        table.add_row(name, *(_share(client.get(key)) for key in keys), f"{client['rows']:,}")
     return table
 
 

@@ -32,6 +32,20 @@ def test_a_client_joins_and_leaves(place):
     assert (place / "less" / "report.html").exists()
 
 
+def test_a_name_that_looks_like_markup(place):
+    said = fedspm("onboard", "run", "--name", "[/x]", "--data", "west.npz", "--out", "marked", cwd=place).stdout
+    assert "[/x] learnt from 42 rows" in said
+    assert "│ [/x] " in said
+    assert "│ [/x] " in fedspm("evaluate", "marked", cwd=place).stdout
+
+
+def test_a_run_given_as_the_folder_one_is_in(place):
+    fedspm("onboard", "run", "--name", "west", "--data", "west.npz", "--out", "three", cwd=place)
+    said = fedspm("remove", ".", "--name", "north", cwd=place / "three").stdout
+    assert "run       ../three-without-north" in said
+    assert "south" in fedspm("evaluate", "three-without-north", cwd=place).stdout
+
+
 def test_bad_input_gets_a_sentence(place):
     for arguments, sentence in (
         (("onboard", "run", "--name", "south", "--data", "west.npz"), "a newcomer cannot be called 'south'"),

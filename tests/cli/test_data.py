@@ -1,6 +1,7 @@
 """fedspm data list | get | show, as a person would call them."""
 
 import json
+import shlex
 import shutil
 import sys
 import urllib.request
@@ -11,6 +12,8 @@ from typer.testing import CliRunner
 
 from commands import fedspm
 from fedspm.cli.app import app
+from fedspm.cli.options import layers
+from fedspm.config import resolve
 from fedspm.data import named
 from fedspm.errors import FedSPMError
 
@@ -84,6 +87,31 @@ def test_show_counts_classes_and_clients(machine):
     row = next(line for line in text.splitlines() if line.startswith("│ automobile"))
     assert [int(cell) for cell in row.split("│")[2:5]] == [*automobiles, 6]
     assert sum(sum(fold.values()) for client in counts.values() for fold in client.values()) == 60
+
+
+@pytest.fixture
+def table(tmp_path):
+    path = tmp_path / "ward.csv"
+    clients = ("[/b]", ":cat:", "[red]x")
+    lines = [f"{client},{j},{'[/i]' if j % 2 else 'well'}" for client in clients for j in range(20)]
+    path.write_text("\n".join(["the ward,u,dx", *lines]))
+    return path
+
+
+def test_names_that_look_like_markup_are_shown_as_they_are(table):
+    options = (str(table), "--set", "data.client_column=the ward", "--set", "data.label_column=dx")
+    text = said("check", *options)
+    for name in ("[/b]", ":cat:", "[red]x", "│ [/i] "):
+        assert name in text
+
+
+def test_what_check_says_to_type_has_the_settings_it_was_given(table):
+    given = ["data.client_column=the ward", "data.label_column=dx"]
+    text = said("check", str(table), "--set", given[0], "--set", given[1])
+    ready = next(line for line in text.splitlines() if line.startswith("ready"))
+    *_, data, first, second = shlex.split(ready.replace("--set ", ""))
+    assert (data, first, second) == (str(table), *given)
+    assert resolve(layers(None, {"data.name": data}, [first, second])).federation().names
 
 
 def test_a_natural_federation_trains_and_says_what_is_absent(tmp_path):

@@ -23,6 +23,6 @@ class Ditto(PersonalModel):
         v = self.personal(client.private) or self.weights(shared)
 
         def near(moving: Tensors, batch: Batch) -> Tensor:
-            return self.loss(moving, batch, shared) + lam / 2 * squared_distance(moving, shared, self.predictor.buffers)
+            return self.loss(moving, batch, shared) + lam / 2 * squared_distance(moving, shared, self.predictor.fixed)
 
         return reply, self.kept(self.local_solver(client, "personal", self.predictor, v, near))

@@ -64,7 +64,7 @@ class FedAvg(Algorithm):
             client.batches("fine-tune", size, -(-epochs * client.n // size)),
             learning_rate=block.learning_rate,
             momentum=block.momentum,
-            fixed=(*fixed, *self.predictor.buffers),
+            fixed=(*fixed, *self.predictor.fixed),
         )
 
     def embed(self, shared: Tensors, x: Tensor) -> Tensors:

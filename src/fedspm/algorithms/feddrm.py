@@ -50,7 +50,7 @@ class FedDRM(FedSPM):
             label = em.supervised_loss(w, em.of_label(likelihood, batch.y))
             ratio = log_ratio(moving["tilt.xi"], moving["tilt.gamma"], features)
             whose = em.drm_loss(w, ratio, tau.log(), batch.client)
-            size = sum(value.square().sum() for name, value in moving.items() if name not in self.predictor.buffers)
+            size = sum(value.square().sum() for name, value in moving.items() if name not in self.predictor.fixed)
             return LABEL_SHARE * label + (1 - LABEL_SHARE) * whose + WEIGHT_DECAY / 2 * size
 
         start = self.predictor.take(shared) | {name: shared[name] for name in TILT}

@@ -20,10 +20,10 @@ class FedProx(FedAvg):
 
     def loss(self, w: Tensors, batch: Batch, shared: Tensors) -> Tensor:
         mu: float = self.options.mu
-        return super().loss(w, batch, shared) + mu / 2 * squared_distance(w, shared, self.predictor.buffers)
+        return super().loss(w, batch, shared) + mu / 2 * squared_distance(w, shared, self.predictor.fixed)
 
 
-def squared_distance(w: Tensors, anchor: Tensors, buffers: Collection[str]) -> Tensor:
-    """‖w − anchor‖² over the tensors that are descended: not over running statistics."""
-    parts = [(value - anchor[name]).square().sum() for name, value in w.items() if name not in buffers]
+def squared_distance(w: Tensors, anchor: Tensors, fixed: Collection[str]) -> Tensor:
+    """‖w − anchor‖² over the tensors that are descended: not over frozen ones or running statistics."""
+    parts = [(value - anchor[name]).square().sum() for name, value in w.items() if name not in fixed]
     return sum(parts[1:], start=parts[0])

@@ -1,10 +1,12 @@
 """fedspm onboard | remove: a client comes to a trained run, or leaves it."""
 
+import os
 import re
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from rich.text import Text
 
 from fedspm.cli.app import app
 from fedspm.cli.options import RunFolder
@@ -32,7 +34,7 @@ def onboard(
     from fedspm.runs import Run
 
     folder = out or _beside(run, f"with-{name}")
-    with console.status(f"fitting {name}"):
+    with console.status(Text(f"fitting {name}")):  # plain: a name may look like markup
         done = onboard(Run.open(run), name, data, folder, as_typed(), by_sketch=sketch)
     how = "from the sketch" if sketch else f"the others sent {done.sent:,} bytes together"
     say(f"{name} learnt from {done.rows:,} rows; {how}")
@@ -58,7 +60,8 @@ def remove(
 
 
 def _beside(run: Path, what: str) -> Path:
-    return run.parent / f"{run.resolve().name}-{re.sub(r'[^A-Za-z0-9._-]', '_', what)}"
+    """Also of a run that is given as `.`"""
+    return Path(os.path.normpath(run / "..")) / f"{run.resolve().name}-{re.sub(r'[^A-Za-z0-9._-]', '_', what)}"
 
 
 def _show(run: "Run") -> None:

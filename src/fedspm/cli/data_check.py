@@ -35,13 +35,14 @@ def check(
     settings = resolve(layers(None, {"data.name": path}, set_))
     with console.status("reading the data"):
         if settings.data.name == OWN:
-            findings = inspect_draft(settings.data.own(), settings.data.test_fraction, settings.seed)
+            data = settings.data
+            findings = inspect_draft(data.own(), data.test_fraction, settings.seed, data.validation_fraction)
         else:
             findings = inspect(settings.federation(), f"the data set {path}, divided over clients")
     if as_json:
         print(json.dumps({"path": path, "trainable": not findings.problems, **asdict(findings)}, ensure_ascii=False))
     else:
-        _show(path, findings)
+        _show(path, findings, set_ or [])
     if findings.problems:
         raise typer.Exit(1)
 
@@ -75,7 +76,7 @@ def _alphas(text: str) -> list[float]:
     return alphas
 
 
-def _show(path: str, findings: "Findings") -> None:
+def _show(path: str, findings: "Findings", assignments: list[str]) -> None:
     say(f"{path}: {findings.form}")
     for remark in findings.remarks:
         say(f"  {remark}")
@@ -91,15 +92,16 @@ def _show(path: str, findings: "Findings") -> None:
         )
         console.print(plain_table(*_label_table(findings), "\ntraining rows of every client and class"))
     for text in findings.warnings:
-        console.print(f"warning  {text}", style="yellow", markup=False, soft_wrap=True)
+        console.print(f"warning  {text}", style="yellow", soft_wrap=True)
     for text in findings.problems[:SHOWN_PROBLEMS]:
-        console.print(f"problem  {text}", style="red", markup=False, soft_wrap=True)
+        console.print(f"problem  {text}", style="red", soft_wrap=True)
     if (more := len(findings.problems) - SHOWN_PROBLEMS) > 0:
         say(f"problem  … and {more} more; --json lists them all")
     if findings.problems:
         say("it cannot be trained on yet")
     else:
-        say(f"ready    {program()} train --data {shlex.quote(path)}")
+        options = shlex.join(["--data", path, *(word for each in assignments for word in ("--set", each))])
+        say(f"ready    {program()} train {options}")
 
 
 def _label_table(findings: "Findings") -> tuple[list[str], list[list[str]]]:

@@ -119,7 +119,7 @@ def resume(
     from fedspm.runs import Run
 
     opened = Run.open(run)
-    if opened.config.engine == "flower":
+    if opened.across_sites:
         raise FedSPMError(
             f"{run} is trained across sites; go on with: {program()} federation resume {run} --superlink HOST:PORT"
             + (" (for as many rounds as it began with)" if rounds else "")

@@ -141,6 +141,10 @@ class Algorithm(ABC):
                     f"the checkpoint does not fit its configuration: {name} {found}, expected {tuple(shape)}"
                 )
 
+    def frozen(self, shared: Tensors) -> Tensors:
+        """What no round changes: parameters that a network came with frozen."""
+        return {name: shared[name] for encoder in self.encoders for name in encoder.frozen}
+
     def sizes(self) -> dict[str, dict[str, int]]:
         """Copies (1×, C×), parameters and multiply-adds a row of every encoder."""
         return {
@@ -155,7 +159,7 @@ class Algorithm(ABC):
     def parameters(self, shared: Tensors, private: Tensors) -> dict[str, int]:
         """How many numbers are learnt: by all together, and by one client for itself."""
         apart = {"input", "tau", "coarse", "responsibilities", "evidence", "cluster"}  # statistics and bookkeeping
-        apart |= {name for encoder in self.encoders for name in encoder.buffers}
+        apart |= {name for encoder in self.encoders for name in encoder.fixed}
 
         def count(state: Tensors) -> int:
             names = [name for name in state if not apart & {name, name.split(".")[0], name.removeprefix("personal.")}]
@@ -233,7 +237,7 @@ class Algorithm(ABC):
             client.batches(step, block.batch_size, block.steps, **extra),
             learning_rate=self.annealed(block.learning_rate, client.round),
             momentum=block.momentum,
-            fixed=encoder.buffers,
+            fixed=encoder.fixed,
             scale=scale,
         )
 

@@ -65,8 +65,9 @@ def minimise(
     """Local SGD with momentum that starts at zero: d ← μ d + g, φ ← φ − η d.
 
     `objective` answers a loss a row; what is descended is their mean. Names in `fixed` are handed to it but not
-    descended (buffers of batch normalisation, which it updates in place). `scale` multiplies the gradient of the
-    descended tensors it names. A tensor that a batch does not reach has g = 0 there, and goes on in its direction.
+    descended (frozen parameters, and buffers of batch normalisation, which it updates in place). `scale` multiplies
+    the gradient of the descended tensors it names. A tensor that a batch does not reach has g = 0 there, and goes on
+    in its direction.
 
     PyTorch's SGD as a function: what the optimiser object does around it is a tenth of the time of a small network.
     """
@@ -77,10 +78,12 @@ def minimise(
     leaves = {name: value for name, value in moving.items() if value.requires_grad}
     descended = list(leaves.values())
     directions: list[Tensor | None] = [None] * len(leaves)  # `sgd` fills them in
-    fused = descended[0].device.type != "mps"
+    fused = all(leaf.device.type != "mps" for leaf in descended)
     loss = torch.zeros(())
     for batch in batches:
         loss = objective(moving, batch).mean()
+        if not leaves:  # all is frozen
+            continue
         found = torch.autograd.grad(loss, descended, materialize_grads=True)
         slopes = dict(zip(leaves, map(laid_out_like, found, descended), strict=True))
         for name, factor in (scale or {}).items():

@@ -38,8 +38,18 @@ class _Bank(nn.Module):
         return answers[0].unsqueeze(1) if len(answers) == 1 else torch.stack(answers, 1)
 
 
+class _Local(threading.local):
+    """What a thread has for itself; a copy or a pickle of an encoder starts without, and makes it again."""
+
+    def __reduce__(self) -> tuple[type["_Local"], tuple[()]]:
+        return _Local, ()
+
+
 class Encoder:
-    """The tensors live in a flat dict, under dotted names that start with `role`; this is the function of them."""
+    """The tensors live in a flat dict, under dotted names that start with `role`; this is the function of them.
+
+    `fixed` names those that descent leaves alone: parameters that the network came with frozen, and buffers.
+    """
 
     def __init__(self, role: str, networks: list[nn.Module], shape: tuple[int, ...]):
         self.role = role
@@ -48,9 +58,11 @@ class Encoder:
         self._bank = _Bank(role, networks)
         if len(shape) == 3:
             self._bank = self._bank.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
-        self._local = threading.local()
+        self._local = _Local()
         self.parameters = tuple(name for name, _ in self._bank.named_parameters())
         self.buffers = tuple(name for name, _ in self._bank.named_buffers())
+        self.frozen = tuple(name for name, value in self._bank.named_parameters() if not value.requires_grad)
+        self.fixed = (*self.frozen, *self.buffers)
         self.names = (*self.parameters, *self.buffers)
         self._names_of = [[name for name in self.names if name.startswith(f"{role}.{c}.")] for c in range(self.copies)]
         self.dimension = self._probe()
@@ -122,10 +134,9 @@ class Encoder:
         with torch.no_grad():
             try:
                 answer = self(self.initial(), torch.zeros(2, *self._shape))
-            except (RuntimeError, ValueError, TypeError, AttributeError) as error:
-                reason = str(error).splitlines()[0]
+            except Exception as error:  # whatever somebody's network does with rows it does not expect
                 raise FedSPMError(
-                    f"the {self.role} encoder does not take rows of shape {self._shape}: {reason}"
+                    f"the {self.role} encoder does not take rows of shape {self._shape}: {_reason(error)}"
                 ) from error
         if answer.ndim != 3:
             raise FedSPMError(
@@ -155,10 +166,11 @@ def build_encoder(
             torch.manual_seed(seed_of(seed, "encoder", role, c))
             try:
                 networks.append(_network(role, source, shape, dimension, normalise, grid, fresh=c > 0))
-            except (RuntimeError, TypeError, AttributeError) as error:
-                reason = str(error).splitlines()[0]
+            except FedSPMError:
+                raise
+            except Exception as error:  # whatever somebody's factory does with a shape it does not expect
                 raise FedSPMError(
-                    f"the {role} encoder {source!r} cannot be made for rows of shape {shape}: {reason}"
+                    f"the {role} encoder {source!r} cannot be made for rows of shape {shape}: {_reason(error)}"
                 ) from error
     if any(isinstance(part, _DropoutNd) for part in networks[0].modules()):
         warnings.warn(
@@ -175,7 +187,8 @@ def _network(
     if isinstance(source, nn.Module):
         network = copy.deepcopy(source)
         for part in network.modules() if fresh else ():  # the first copy keeps the weights it was given
-            if callable(reset := getattr(part, "reset_parameters", None)):
+            frozen = any(not value.requires_grad for value in part.parameters())  # and every copy what nothing trains
+            if callable(reset := getattr(part, "reset_parameters", None)) and not frozen:
                 reset()
         return network
     if source == "auto":
@@ -201,6 +214,11 @@ def _imported(role: str, source: str) -> Factory:
         raise FedSPMError(f"{role}.encoder = {source!r} is not known; use {known} or package.module:factory")
     try:
         factory: Factory = getattr(importlib.import_module(module), name)
-    except (ImportError, AttributeError) as error:
-        raise FedSPMError(f"{role}.encoder = {source!r} cannot be imported: {error}") from error
+    except Exception as error:  # whatever somebody's module does when it is imported
+        raise FedSPMError(f"{role}.encoder = {source!r} cannot be imported: {_reason(error)}") from error
     return factory
+
+
+def _reason(error: Exception) -> str:
+    """What kind of error, and the first line of what it says, if it says anything."""
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])

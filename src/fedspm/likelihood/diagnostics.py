@@ -126,7 +126,7 @@ class Diagnosis:
     def _squared_gradients(self, shared: Tensors, pulls: Sequence[Array]) -> list[float]:
         """‖∇_φ‖² of each objective from its pull on the log-ratios, by the chain rule through the router encoder."""
         router = self.algorithm.router
-        names = (*router.parameters, *TILT)
+        names = (*(name for name in router.parameters if name not in router.frozen), *TILT)
 
         def of(job: tuple[Tensor, list[Tensor]]) -> list[list[Tensor]]:
             x, forces = job

@@ -1,0 +1,135 @@
+"""A run folder that is damaged, or has something strange in it: a sentence, and never half of a model."""
+
+import json
+import shutil
+
+import numpy as np
+import pytest
+
+from fedspm.algorithms.fedspm import FedSPM
+from fedspm.config import resolve
+from fedspm.errors import DamagedFile, FedSPMError
+from fedspm.manifest import manifest
+from fedspm.runs import Run, task_of
+from fedspm.serve.export import export
+from fedspm.training import train
+from small import Watcher, toy_rows
+
+BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 2}
+SMALL = {"components": 2, "rounds": 4, "eval_every": 2, "workers": 1, "predictor": BLOCK, "router": BLOCK}
+
+
+@pytest.fixture(scope="module")
+def trained(vectors, tmp_path_factory):
+    config = resolve(SMALL)
+    algorithm = FedSPM(config, task_of(vectors))
+    run = Run.create(tmp_path_factory.mktemp("runs") / "run", config, manifest(vectors, algorithm, "test"))
+    train(config, vectors, algorithm, run, Watcher())
+    return run
+
+
+@pytest.fixture
+def run(trained, tmp_path):
+    return Run.open(shutil.copytree(trained.path, tmp_path / "run"))
+
+
+def changed(path, **changes):
+    content = json.loads(path.read_text())
+    path.write_text(json.dumps(content | changes))
+    return content
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"\xff\xfe\xfd",
+        b"{",
+        b"[4]",
+        b'{"round": "four"}',
+        b'{"round": 4}',
+        b'{"round": 4, "clients": {}, "seconds": 1}',
+    ],
+)
+def test_a_damaged_line_of_the_metrics_is_named(run, line):
+    path = run.path / "metrics.jsonl"
+    first, _ = path.read_bytes().splitlines()
+    path.write_bytes(first + b"\n" + line + b"\n")
+    with pytest.raises(DamagedFile, match=r"metrics\.jsonl is damaged in line 2; delete that line"):
+        run.last_metrics()
+    path.write_bytes(first)
+    assert run.last_metrics()["round"] == 2
+
+
+def test_across_sites_nobody_knows_the_answers_of_the_whole_system(run):
+    (run.path / "config.toml").write_text(resolve({**SMALL, "engine": "flower"}).to_toml())
+    (run.path / "metrics.jsonl").write_text('{"round": 4, "clients": {}, "seconds": 1}\n')
+    assert run.last_metrics()["round"] == 4
+
+
+def test_a_line_ends_where_json_says(run):
+    """Not at every separator that Unicode has; a client may be called by one."""
+    line = run.last_metrics()
+    run.record(line | {"worst_client": "one\u2028two"})
+    assert run.last_metrics()["worst_client"] == "one\u2028two"
+
+
+def test_what_lies_beside_the_checkpoints_is_left_alone(run):
+    copy = run.path / "checkpoints" / "round-00004.bak"
+    shutil.copytree(run.path / "checkpoints" / "round-00004", copy)
+    (run.path / "checkpoints" / "round-old").mkdir()
+    assert run.last_round() == run.latest().round == 4
+    run.save(run.latest(), keep=1)
+    assert {path.name for path in copy.parent.iterdir()} == {"round-00004", "round-00004.bak", "round-old"}
+
+
+def test_a_lock_that_cannot_be_written_is_said(run):
+    (run.path / ".lock").unlink(missing_ok=True)
+    (run.path / ".lock").mkdir()  # who may write anything is not stopped by a mode
+    with pytest.raises(FedSPMError, match=r"\.lock cannot be written: "), run.locked():
+        pass
+
+
+@pytest.mark.parametrize("left", [(), ("north", "south"), ("north", "south", "east")])
+def test_a_checkpoint_without_all_clients_is_no_model(run, tmp_path, left):
+    path = run.path / "checkpoints" / "round-00004" / "state.json"
+    files = json.loads(path.read_text())["clients"]
+    changed(path, clients={name: files.get(name, files["west"]) for name in left})
+    with pytest.raises(DamagedFile, match=r"state\.json is damaged: its clients are not .*to go back to round-00002"):
+        run.model()
+    with pytest.raises(DamagedFile, match="its clients are not those of the manifest"):
+        export(run, tmp_path / "bundle")
+    shutil.rmtree(path.parent)
+    assert len(run.model().privates) == 3
+
+
+def test_across_sites_what_is_private_was_never_here(run):
+    (run.path / "config.toml").write_text(resolve({**SMALL, "engine": "flower"}).to_toml())
+    changed(run.path / "checkpoints" / "round-00004" / "state.json", clients={})
+    assert not run.latest().privates
+    with pytest.raises(FedSPMError, match="was trained across sites"):
+        run.model()
+
+
+@pytest.mark.parametrize("change", [{"round": None}, {"seconds": "long"}, {"clients": 3}])
+def test_a_state_of_another_kind_is_damaged(run, change):
+    changed(run.path / "checkpoints" / "round-00004" / "state.json", **change)
+    with pytest.raises(DamagedFile, match=r"state\.json is damaged"):
+        run.latest()
+
+
+@pytest.mark.parametrize("change", [{"shape": 7}, {"clients": None}, {"classes": "ill"}, {"encoders": []}])
+def test_a_manifest_of_another_kind_is_damaged(run, change):
+    changed(run.path / "manifest.json", **change)
+    with pytest.raises(DamagedFile, match=rf"manifest\.json is damaged at one of .*{next(iter(change))}"):
+        run.model()
+
+
+def test_a_run_without_a_row_to_evaluate_on_does_not_begin(tmp_path):
+    (tmp_path / "data").mkdir()
+    for i, name in enumerate(("north", "south")):
+        x, y = toy_rows(20, 2.0 * i, False, seed=i)
+        np.savez(tmp_path / "data" / f"{name}.npz", x=x, y=y)
+    config = resolve({**SMALL, "data": {"name": str(tmp_path / "data"), "test_fraction": 0.01}})
+    with pytest.raises(FedSPMError, match=r"no client has a row to evaluate on; set a larger data\.test_fraction"):
+        Run.begin(tmp_path / "run", config, "test")
+    assert not (tmp_path / "run").exists()
