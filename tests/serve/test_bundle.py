@@ -50,6 +50,16 @@ def test_a_bundle_whose_card_is_copied_before_its_tensors_is_taken_up_when_both_
     assert all(torch.equal(current.model.tensors[name], tensor) for name, tensor in new.tensors.items())
 
 
+def test_another_card_of_the_same_tensors_is_taken_up(newer, tmp_path):
+    """An export with another share of false alarms differs in nothing else."""
+    folder = shutil.copytree(newer / "router", tmp_path / "router")
+    current = Current(folder, load_router)
+    card = current.model.card.model_copy(update={"false_alarms": 0.2})
+    (folder / "router.json").write_text(card.model_dump_json())
+    asyncio.run(current.look())
+    assert current.model.card == card
+
+
 def test_tensors_of_another_export_are_refused(served, newer, tmp_path):
     folder = shutil.copytree(served[2] / "clients" / "north", tmp_path / "north")
     shutil.copy(newer / "clients" / "north" / "node.safetensors", folder)

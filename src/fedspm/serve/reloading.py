@@ -49,13 +49,13 @@ class Current(Generic[Model]):
                 self._coming = await asyncio.to_thread(self._load, self._folder)
                 _ = self._coming.algorithm  # built now, not by the first query
                 self._stamp, self._trouble = stamp, ""
-            except FedSPMError as error:  # half copied, perhaps: the old one serves on, and we look again
+            except (FedSPMError, OSError) as error:  # half copied, perhaps: the old one serves on, and we look again
                 if str(error) != self._trouble:  # a large file takes many looks to arrive
                     log.warning("the new bundle is not used: %s", error)
                 self._trouble = str(error)
         if self._coming is None or not await ready(self._coming):
             return
-        if self._coming.card.version != self.model.card.version:
+        if self._coming.card != self.model.card:
             self._before, self.model = self.model, self._coming
             log.warning("now serving version %s", self.model.card.version)
         self._coming = None
