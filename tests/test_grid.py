@@ -72,7 +72,7 @@ def test_why_a_process_ended_badly(code, failure, said, complaint):
 
 
 def test_a_cell_that_cannot_be_claimed_stops_no_other(tmp_path, monkeypatch):
-    monkeypatch.setattr(Grid, "_start", starting("pass"))
+    monkeypatch.setattr(Grid, "_start", starting("import sys; sys.stdin.read()"))
     monkeypatch.setattr(Cell, "finished", lambda self: self.row in looking.ended_cells)
     looking = Looking()
     (tmp_path / ".first.claim").mkdir()
@@ -96,7 +96,7 @@ def test_when_results_cannot_be_taken_nothing_more_is_begun(tmp_path, monkeypatc
 
 
 def test_every_cell_is_trained_however_many_at_a_time(tmp_path, monkeypatch):
-    monkeypatch.setattr(Grid, "_start", starting("pass"))
+    monkeypatch.setattr(Grid, "_start", starting("import sys; sys.stdin.read()"))
     monkeypatch.setattr(Cell, "finished", lambda self: self.row in looking.ended_cells)
     looking = Looking()
     cells = [Cell(str(i), resolve({}), tmp_path / str(i)) for i in range(8)]
@@ -119,7 +119,7 @@ def test_grids_share_cells(tmp_path, monkeypatch):
             super().ended(cell, problem)
             done.add(cell.row)
 
-    monkeypatch.setattr(Grid, "_start", starting("pass"))
+    monkeypatch.setattr(Grid, "_start", starting("import sys; sys.stdin.read()"))
     monkeypatch.setattr(Cell, "finished", lambda self: self.row in done)
     cells = [Cell(row, resolve({}), tmp_path / row) for row in ("first", "second")]
     looking = Other()
