@@ -121,7 +121,7 @@ def panel_curves(panels: Sequence[Curves], places: Mapping[str, int]) -> Figure:
 
     A method has the colour of its place in the table, in every picture, whoever else is in it.
     """
-    columns = min(3, len(panels))
+    columns = 2 if len(panels) == 4 else min(3, len(panels))
     rows = -(-len(panels) // columns)
     figure = Figure(figsize=(max(5.2, 3.6 * columns), 3.6 * rows), layout="constrained")
     grid = figure.subplots(rows, columns, squeeze=False).ravel()
