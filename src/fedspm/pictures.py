@@ -152,8 +152,8 @@ def panel_curves(panels: Sequence[Curves], places: Mapping[str, int]) -> Figure:
 
 
 def note_above(figure: Figure, text: str) -> None:
-    """A remark on the whole picture, in as many lines as it needs."""
-    figure.suptitle(textwrap.fill(text, int(14 * figure.get_figwidth())), fontsize=7)
+    """A remark on the whole picture, in as many lines as it needs beside a legend at its right."""
+    figure.suptitle(textwrap.fill(text, int(14 * (figure.get_figwidth() - 2))), fontsize=7)
 
 
 def over_values(axis: str, quantity: str, lines: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
