@@ -12,7 +12,7 @@ import tomli_w
 from pydantic import BaseModel, Field, ValidationError, field_validator
 
 from fedspm.core.settings import Settings, Strict
-from fedspm.data.draft import Draft, Reading
+from fedspm.data.draft import SIDES, Draft, Reading
 from fedspm.data.federation import Federation, Part
 from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.data.newcomer import Likeness, read_newcomer
@@ -72,7 +72,7 @@ class Data(Strict):
     validation_fraction: float = Field(
         0.0, ge=0, lt=1, description="evaluate on this share of the training rows instead of the test rows"
     )
-    size: Annotated[int, Field(ge=8, le=512)] | None = Field(
+    size: Annotated[int, Field(ge=SIDES[0], le=SIDES[1])] | None = Field(
         None, description="side of an image in pixels; if not given, its own if all are alike and at most 64, else 64"
     )
     client_column: str | None = Field(None, description="your own table: who a row belongs to")

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.draft import Draft, Reading, text_of
+from fedspm.data.images import are_pixels
 from fedspm.errors import DamagedFile, FedSPMError
 
 LARGEST = 1 << 36  # bytes of one array; a header that promises more is not believed
@@ -112,7 +113,7 @@ def input_of(x: np.ndarray, where: str, shape: Sequence[int] | None = None, larg
     """
     rows = as_input(x if shape is not None and x.shape[1:] == tuple(shape) else _channels_first(x), shape, where)
     require_finite(rows, where)
-    return rows.div_(255) if x.dtype == np.uint8 and rows.ndim == 4 and largest <= 1.01 else rows
+    return rows.div_(255) if x.dtype == np.uint8 and rows.ndim == 4 and are_pixels(0, largest) else rows
 
 
 def _channels_first(x: np.ndarray) -> np.ndarray:
