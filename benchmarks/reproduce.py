@@ -22,7 +22,7 @@ ALLOWED = 0.015
 
 def main() -> int:
     narrowed = ["--panels", PANEL, "--methods", ",".join(ROWS), "--seeds", str(SEED), "--rounds", str(ROUNDS)]
-    command = [sys.executable, "-m", "fedspm.cli", "experiment", "table1", *narrowed, "--out", str(FOLDER)]
+    command = [sys.executable, "-m", "fedspm", "experiment", "table1", *narrowed, "--out", str(FOLDER)]
     shutil.rmtree(FOLDER, ignore_errors=True)  # what an earlier call has trained proves nothing of today's code
     if code := subprocess.run(command, check=False).returncode:
         return code

@@ -10,7 +10,7 @@ import pytest
 
 def fedspm(*arguments, check=True, **options):
     done = subprocess.run(
-        [sys.executable, "-m", "fedspm.cli", *map(str, arguments)],
+        [sys.executable, "-m", "fedspm", *map(str, arguments)],
         capture_output=True,
         text=True,
         check=False,

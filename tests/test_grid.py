@@ -145,7 +145,7 @@ def test_two_grids_on_the_same_folder_do_not_disturb_each_other(tmp_path):
     order = ["experiment", "table1", "--panels", "fashion-mnist", "--methods", "fedavg", "--jobs", "1"]
     order += ["--seeds", "0", "--rounds", "1"]
     order += ["--set", "data.name=fashion-sample", "--set", "predictor.steps=1", "--out", str(tmp_path)]
-    other = subprocess.Popen([sys.executable, "-m", "fedspm.cli", *order], stdout=subprocess.PIPE, text=True)
+    other = subprocess.Popen([sys.executable, "-m", "fedspm", *order], stdout=subprocess.PIPE, text=True)
     fedspm(*order)
     assert other.wait(timeout=120) == 0
     lines = [json.loads(text) for text in (tmp_path / "table1" / "cells.jsonl").read_text().splitlines()]

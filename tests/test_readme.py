@@ -30,7 +30,7 @@ def test_the_commands(tmp_path):
         program, *arguments = shlex.split(re.sub(r"--rounds \d+", "--rounds 2", line))
         assert program == "fedspm"
         done = subprocess.run(
-            [sys.executable, "-m", "fedspm.cli", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
+            [sys.executable, "-m", "fedspm", *arguments], cwd=tmp_path, capture_output=True, text=True, check=False
         )
         assert done.returncode == 0, f"{line}\n{done.stdout}{done.stderr}"
 

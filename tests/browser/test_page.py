@@ -71,7 +71,7 @@ class Site:
         command = [
             sys.executable,
             "-m",
-            "fedspm.cli",
+            "fedspm",
             "serve",
             *map(str, arguments),
             "--secret",

@@ -96,7 +96,7 @@ def test_more_workers_give_the_same_bits(run, tmp_path):
 def test_killed_and_resumed_it_ends_with_the_same_bits(run, tmp_path, delay):
     out = tmp_path / "killed"
     arguments = ["train", *SMALL.split(), "--rounds", "4", "--out", str(out)]
-    process = subprocess.Popen([sys.executable, "-m", "fedspm.cli", *arguments], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "fedspm", *arguments], stdout=subprocess.DEVNULL)
     deadline = time.monotonic() + 120
     while not (out / "manifest.json").exists() and time.monotonic() < deadline:
         time.sleep(0.02)
@@ -111,7 +111,7 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(run, tmp_path):
     out = tmp_path / "stopped"
     arguments = ["train", *SMALL.split(), "--rounds", "4", "--out", str(out)]
     process = subprocess.Popen(
-        [sys.executable, "-m", "fedspm.cli", *arguments], stdout=subprocess.PIPE, text=True, env=os.environ
+        [sys.executable, "-m", "fedspm", *arguments], stdout=subprocess.PIPE, text=True, env=os.environ
     )
     deadline = time.monotonic() + 120
     while not list(out.glob("checkpoints/round-*")) and time.monotonic() < deadline:

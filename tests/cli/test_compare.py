@@ -81,7 +81,7 @@ def test_killed_or_interrupted_it_goes_on_to_the_same_table(first, tmp_path, how
     out, _ = first
     again = tmp_path / "again"
     arguments = ["compare", *GRID.split(), "--out", again, "--algorithms", "fedavg,ditto,fedspm-cx", "--seeds", "0,1"]
-    process = subprocess.Popen([sys.executable, "-m", "fedspm.cli", *map(str, arguments)], stdout=subprocess.DEVNULL)
+    process = subprocess.Popen([sys.executable, "-m", "fedspm", *map(str, arguments)], stdout=subprocess.DEVNULL)
     try:
         for _ in range(600):
             if list(again.glob("runs/*/checkpoints/round-*")):

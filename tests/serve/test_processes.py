@@ -26,7 +26,7 @@ from fedspm.serve.processes import STEADY
 def running(served):
     model, run, _ = served
     port = free_port()
-    command = [sys.executable, "-m", "fedspm.cli", "serve", "all", str(run), "--port", str(port)]
+    command = [sys.executable, "-m", "fedspm", "serve", "all", str(run), "--port", str(port)]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
     url = f"http://127.0.0.1:{port}"
     wait(lambda: all(client["up"] for client in httpx.get(f"{url}/v1/clients").json()))

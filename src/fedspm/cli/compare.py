@@ -124,7 +124,7 @@ def grid(
 ) -> "Iterator[Any]":
     """Train a grid, writing its tables as cells end; hand out what was written; then say what did not end well."""
     from fedspm.core.process import cores
-    from fedspm.grid import run_shown
+    from fedspm.grid_shown import run_shown
 
     command = as_typed()
     if not cells:

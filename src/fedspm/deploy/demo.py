@@ -41,7 +41,7 @@ class Loopback:
 
     def start_site(self, name: str) -> int:
         site = self.sites[name]
-        command = [sys.executable, "-m", "fedspm.cli", "federation", "site", str(site), "--superlink", self.superlink]
+        command = [sys.executable, "-m", "fedspm", "federation", "site", str(site), "--superlink", self.superlink]
         command += ["--root-certificates", str(self.certificates), "--key", str(site.parent / "key")]
         return self.processes.start(f"site-{name}", command, site.parent / "flower")
 

@@ -1,4 +1,4 @@
-"""`python -m fedspm.cli`, for where no script is installed."""
+"""`python -m fedspm`, for where no script is installed."""
 
 from fedspm.cli import main
 
