@@ -7,7 +7,7 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedspm.engines.flower import Post, Waiting, client_app, introduce
-from fedspm.engines.loopback import LoopbackEngine, site_configs
+from fedspm.engines.loopback import NO_SECRET, LoopbackEngine, site_configs
 from fedspm.engines.site import Site
 from fedspm.runs import task_of
 
@@ -58,9 +58,9 @@ class LoopGrid(Grid):
 
 def loop_engine(federation, algorithm, folder, between=lambda step, site, content: content, wait=0.2, min_clients=1):
     configs = site_configs(federation, algorithm, folder, "cpu")
-    grid = LoopGrid({10 + i: Site(config) for i, config in enumerate(configs)}, between)
+    grid = LoopGrid({10 + i: Site(config, NO_SECRET) for i, config in enumerate(configs)}, between)
     post = Post(grid, Waiting(wait, min_clients, poll=0.01))
-    nodes = {name: site.node for name, site in introduce(post, post.online(), wait).items()}
+    nodes = {name: site.node for name, site in introduce(post, post.online(), wait)}
     said = []
     engine = LoopbackEngine(post, algorithm, federation, "run1", configs, nodes, said.append)
     engine.grid, engine.said = grid, said

@@ -2,11 +2,13 @@
 
 import numpy as np
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.data.federation import Federation, Part
 from fedspm.engines.local import LocalEngine
-from fedspm.mixture.initialise import coarse, correlations, described, first_centres, separation
+from fedspm.mixture.initialise import cluster_sums, coarse, correlations, described, first_centres, separation
 from fedspm.runs import task_of
 from fedspm.training import begin
 from small import small_settings
@@ -85,3 +87,21 @@ def test_the_separation_index_by_hand():
     count, total = torch.tensor([2.0, 2.0]).double(), torch.tensor([[1.0], [21.0]]).double()
     between, within = 100.0, 1.0
     assert abs(separation(count, total, x.square().sum()) - (between / 1) / (within / 2)) < 1e-9
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=5), st.integers(1, 20))
+def test_what_a_client_keeps_to_itself_is_no_small_cluster_either(sizes, min_count):
+    """All rows together sum to zero, so the server can tell what is missing: nothing, or at least `min_count` rows."""
+    label = torch.repeat_interleave(torch.arange(len(sizes)), torch.tensor(sizes))
+    features = torch.randn(len(label), 2)
+    count, total, square = cluster_sums(features, label, len(sizes), min_count)
+    hidden = sum(sizes) - int(count.sum())
+    assert hidden == 0 or hidden >= min(min_count, sum(sizes))
+    for c, size in enumerate(sizes):
+        assert count[c] in (0, size)
+        assert count[c] == 0 or size >= min_count
+        assert torch.allclose(total[c], features[label == c].double().sum(0) * (count[c] > 0))
+    shown = count[label] > 0
+    assert torch.allclose(square, features[shown].double().square().sum())
+    if all(size == 0 or size >= min_count for size in sizes):
+        assert hidden == 0  # nothing is kept back without a reason

@@ -5,6 +5,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
+import torch
+
 from fedspm.checkpoints import Checkpoint
 from fedspm.config import Config
 from fedspm.core.algorithm import Algorithm, Exchange
@@ -12,7 +14,7 @@ from fedspm.core.replies import Tensors
 from fedspm.core.traffic import Traffic
 from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
-from fedspm.errors import TooFewSites
+from fedspm.errors import TooFewSites, TrainingFailed
 from fedspm.evaluation import Model, evaluate, from_counts
 from fedspm.mixture.newcomer import Newcomers
 from fedspm.privacy import spent
@@ -72,12 +74,21 @@ def one_round(
     for attempt in range(ATTEMPTS):
         engine.begin_round(number, algorithm.participants(number))
         try:
-            return algorithm.server_round(shared, engine) | algorithm.frozen(shared)  # whatever noise was added
+            after = algorithm.server_round(shared, engine) | algorithm.frozen(shared)  # whatever noise was added
+            return require_finite(after, number)
         except TooFewSites:
             if attempt + 1 == ATTEMPTS:
                 raise
             repeats(number)
     raise AssertionError
+
+
+def require_finite(shared: Tensors, number: int) -> Tensors:
+    """A state that no round can follow is never kept."""
+    for name, value in shared.items():
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise TrainingFailed(f"round {number}: {name} is not finite after averaging; lower the learning rate")
+    return shared
 
 
 def begin(algorithm: Algorithm, engine: Engine) -> Tensors:
@@ -211,11 +222,25 @@ def train_on(
         if stop:
             return done
     keep_sketch(algorithm, engine, shared, run, done)
-    if done not in {line["round"] for line in run.metrics()}:  # a finished run whose metrics were lost
-        engine.begin_round(done - 1)
-        metrics = evaluated(algorithm, engine, shared, federation) | _privacy(algorithm, shared, done, run)
-        run.record({"round": done, **metrics, "seconds": seconds, "seconds_per_round": seconds / done})
+    if checkpoint is not None and checkpoint.round == done:
+        evaluate_again(algorithm, engine, federation, run, checkpoint)
     return done
+
+
+def evaluate_again(
+    algorithm: Algorithm, engine: Engine, federation: Federation | None, run: Run, finished: Checkpoint
+) -> None:
+    """Of a finished run whose last metrics were lost, and across sites in any case: one that missed the end gets the
+    last state with it."""
+    done, shared = finished.round, finished.shared
+    known = next((line for line in run.metrics() if line["round"] == done), {})
+    if known and federation is not None:
+        return
+    engine.begin_round(done - 1)
+    metrics = evaluated(algorithm, engine, shared, federation) | _privacy(algorithm, shared, done, run)
+    if not (known and engine.absent):  # never fewer sites than before
+        costs = {"seconds": finished.seconds, "seconds_per_round": finished.seconds / done}
+        run.record({**costs, **known, "round": done, **metrics})
 
 
 def _privacy(algorithm: Algorithm, shared: Tensors, done: int, run: Run) -> dict[str, Any]:

@@ -9,11 +9,13 @@ pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 
 from fedspm.algorithms import ALGORITHMS
 from fedspm.algorithms.fedspm import FedSPM
+from fedspm.config import resolve
+from fedspm.deploy.server import gather
 from fedspm.engines import wire
 from fedspm.engines.flower import agreed_classes
 from fedspm.engines.local import LocalEngine
 from fedspm.engines.site import Site
-from fedspm.errors import TooFewSites
+from fedspm.errors import FedSPMError, TooFewSites
 from fedspm.evaluation import evaluate, from_counts
 from fedspm.training import begin, one_round, personalised
 from postbox import algorithm_of, loop_engine
@@ -114,6 +116,38 @@ def test_a_site_that_is_too_busy_to_say_who_it_is_is_asked_again(vectors, tmp_pa
     assert engine.absent == {}
 
 
+def test_strangers_stop_nobody_and_a_second_node_of_one_name_is_taken_when_the_first_is_gone(vectors, tmp_path, spm):
+    engine = loop_engine(vectors, spm, tmp_path)
+    shared = one_round(spm, engine, begin(spm, engine), 0)
+    extra = Site(engine.grid.sites[10].config.model_copy(update={"name": "extra"}))
+    engine.grid.sites |= {70: extra, 71: extra}  # two of them, under one name that is nobody's here
+    engine.grid.sites[72] = Site(engine.grid.sites[10].config)  # north, while north is there
+    shared = one_round(spm, engine, shared, 1)
+    assert engine.absent == {}
+    assert engine.nodes["north"] == 10
+    del engine.grid.sites[10]
+    time.sleep(2 * engine.post.waiting.seconds)
+    one_round(spm, engine, shared, 2)
+    assert engine.absent == {}
+    assert engine.nodes["north"] == 72
+
+
+def test_two_sites_of_one_name_cannot_begin_a_run(vectors, tmp_path, spm):
+    engine = loop_engine(vectors, spm, tmp_path)
+    engine.grid.sites[20] = Site(engine.grid.sites[10].config)
+    config = resolve({"sites": {"names": list(vectors.names), "wait": 1}})
+    with pytest.raises(FedSPMError, match="two sites call themselves 'north'"):
+        gather(engine.post, config, print)
+
+
+def test_a_site_does_not_answer_what_could_single_out_a_row(vectors, tmp_path, spm):
+    engine = loop_engine(vectors, spm, tmp_path)
+    shared = begin(spm, engine)
+    for step in (spm.attend, spm.pull):
+        with pytest.raises(TooFewSites, match="a site does not answer it"):
+            engine(step, shared)
+
+
 def test_restarting_every_site_between_all_rounds_changes_nothing(vectors, tmp_path, spm):
     undisturbed = loop_engine(vectors, spm, tmp_path / "a")
     restarted = loop_engine(vectors, spm, tmp_path / "b")
@@ -198,13 +232,14 @@ def test_a_site_refuses_what_it_was_not_configured_for(vectors, tmp_path, spm):
         engine(spm.local_probabilities, shared)
 
 
-def test_damage_at_a_site_is_said_and_the_others_go_on(vectors, tmp_path, spm):
+def test_damage_at_a_site_is_said_and_the_others_go_on(vectors, tmp_path, spm, capsys):
     engine = loop_engine(vectors, spm, tmp_path)
     shared = one_round(spm, engine, begin(spm, engine), 0)
     for file in engine.grid.sites[12].config.state.glob("*/private-*"):
         file.write_bytes(file.read_bytes()[:100])
     one_round(spm, engine, shared, 1)
-    assert "is damaged" in engine.absent["west"]
+    assert "a file of this site cannot be read; see the site's log" in engine.absent["west"]
+    assert "is damaged" in capsys.readouterr().err  # where it lies is nobody else's business
     assert engine.absent.keys() == {"west"}
 
 

@@ -17,7 +17,7 @@ from fedspm.engines import wire
 from fedspm.engines.local import LocalEngine
 from fedspm.engines.site import Site
 from fedspm.engines.store import noise_secret
-from fedspm.errors import FedSPMError, TooFewSites, TrainingFailed
+from fedspm.errors import FedSPMError, Refused, TooFewSites, TrainingFailed
 from fedspm.training import begin, one_round
 from postbox import algorithm_of, loop_engine
 from small import small_settings
@@ -210,12 +210,27 @@ def test_noise_follows_from_secret_client_round_step_and_content_alone():
         assert (other - sent()).std() > 1.0  # independent: √2, not 0
 
 
+def test_two_runs_with_another_noise_or_bound_do_not_share_it():
+    """With the same stream, 2 A − B would be the clean update of runs with z = 1 and z = 2."""
+    value = [torch.full((50,), 0.01)]
+
+    def noise(z, clip):
+        sent = departed(value, privacy={"clip": clip, "noise": z})[1].sent[1]["w.0"]
+        return (sent - 0.01) / (z * clip)
+
+    for z, clip in ((2.0, 1.0), (1.0, 2.0)):
+        assert (noise(1.0, 1.0) - noise(z, clip)).std() > 1.0
+
+
 def test_a_site_keeps_a_secret_of_its_own(tmp_path):
     one, other = noise_secret(tmp_path / "a"), noise_secret(tmp_path / "b")
     assert len(one) == 64
     assert one != other
     assert noise_secret(tmp_path / "a") == one  # also after a restart
     assert (tmp_path / "a" / "noise.key").stat().st_mode & 0o077 == 0
+    (tmp_path / "a" / "noise.key").write_text("")
+    with pytest.raises(Refused, match="too short to be a secret"):
+        noise_secret(tmp_path / "a")
 
 
 def test_resuming_gives_the_same_noise(vectors):

@@ -12,7 +12,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines import wire
-from fedspm.errors import Refused
+from fedspm.errors import Refused, TooFewSites
 from fedspm.training import begin, one_round
 from postbox import algorithm_of, loop_engine
 from small import small_settings
@@ -97,6 +97,7 @@ BAD = {
     "minus infinity": (tensor("tilt.gamma", value(-np.inf)), "not finite"),
     "a wrong shape": (tensor("tilt.gamma", lambda values: values[:2]), "of shape"),
     "a transposed shape": (tensor("tilt.gamma", lambda values: values.T), "of shape"),
+    "a number too large to go on with": (tensor("tilt.gamma", value(3e38)), "which no training gives"),
     "a scalar": (tensor("tilt.gamma", lambda values: torch.tensor(1.0)), "of shape"),
     "double precision": (tensor("tilt.gamma", lambda values: values.double()), "float64"),
     "whole numbers": (tensor("tilt.gamma", lambda values: values.long()), "int64"),
@@ -124,7 +125,7 @@ BAD = {
     "a stale tag": (header(tag="run1/1/1/0"), "belongs to exchange"),
     "another run's tag": (header(tag="run2/2/1/0"), "belongs to exchange"),
     "an unknown kind": (header(kind="sum"), "kind of reply"),
-    "rows where a mean was due": (header(kind="rows"), "most sites"),
+    "rows where a mean was due": (header(kind="rows"), "of the kind 'rows', not 'mean'"),
     "a refusal": (header(kind="refusal", why="no time"), "no time"),
 }
 
@@ -181,7 +182,7 @@ def test_a_good_reply_is_not_refused(after_a_round):
         (tensor("tau", lambda values: torch.tensor([-5.0, 95.0])), "not shares of its 90 rows"),
         (tensor("tau", lambda values: torch.tensor([1e6, 30.0])), "not shares of its 90 rows"),
         (tensor("tau", lambda values: 0.99 * values), "not shares of its 90 rows"),
-        (header(kind="mean", weight=1.0), "of shape"),
+        (header(kind="mean", weight=1.0), "of the kind 'mean', not 'rows'"),
     ],
 )
 def test_a_bad_row_of_tau_is_refused_and_the_last_one_kept(after_a_round, bad, why):
@@ -217,3 +218,51 @@ def test_impossible_counts_are_refused(after_a_round, bad, why):
     spoil["evaluate"] = bad
     assert engine.count(shared).keys() == {"south", "west"}
     assert why in engine.said[0]
+
+
+SUMS = {
+    "describe": [
+        (tensor("count", lambda count: -1e9 * count), "cannot be, of 90 rows"),
+        (tensor("count", lambda count: count / 2), "cannot be, of 90 rows"),
+        (tensor("square", lambda square: -square), "negative"),
+        (tensor("square", lambda square: square + 1e300), "not those of any rows"),
+        (tensor("sum", lambda total: total + 1e300), "not those of any rows"),
+        (tensor("sum", lambda total: total + 1e4), "not those of any rows"),  # larger than such squares allow
+        (header(weight=90.0), "a sum has the weight 1"),
+    ],
+    "moments": [
+        (tensor("count", lambda count: count + 1), "cannot be, of 90 rows"),
+        (tensor("products", lambda products: -products), "negative"),
+    ],
+    "cluster": [
+        (tensor("count", lambda count: count - 100), "cannot be, of 90 rows"),
+        (tensor("count", lambda count: count + 1000), "cannot be, of 90 rows"),
+    ],
+}
+
+
+@pytest.mark.parametrize(("step", "bad", "why"), [(step, *each) for step, cases in SUMS.items() for each in cases])
+def test_impossible_sums_are_refused(vectors, tmp_path, step, bad, why):
+    """The start needs everybody: it ends there, with the name of the site that is to blame."""
+    algorithm = algorithm_of(FedSPM, small_settings(), vectors)
+    spoilt = {("north", step): bad}
+    engine = loop_engine(
+        vectors, algorithm, tmp_path, lambda step, site, content: spoilt.get((site, step), lambda same: same)(content)
+    )
+    with pytest.raises(TooFewSites, match=rf"site 'north'.*{why}"):
+        begin(algorithm, engine)
+
+
+def test_one_of_two_sites_does_not_decide_what_kind_of_reply_is_due(vectors, tmp_path):
+    two = vectors.without(["west"])
+    algorithm = algorithm_of(FedSPM, small_settings(), two)
+    spoil = {}
+    engine = loop_engine(
+        two, algorithm, tmp_path, lambda step, site, content: spoil.get((site, step), lambda same: same)(content)
+    )
+    shared = begin(algorithm, engine)
+    spoil["north", "expect"] = header(kind="mean", weight=1.0)
+    spoil["north", "maximise"] = header(kind="rows")
+    one_round(algorithm, engine, shared, 0)
+    assert engine.absent.keys() == {"north"}
+    assert all("'north'" in line for line in engine.said)

@@ -81,6 +81,9 @@ def register(
 
     from fedspm.deploy.processes import CONNECTION, connect, flwr
 
+    for file in filter(None, (public, root_certificates)):
+        if not file.is_file():
+            raise FedSPMError(f"there is no file {file}")
     with tempfile.TemporaryDirectory() as home:
         connect(Path(home), superlink, root_certificates)
         flwr(Path(home), "supernode", "register", str(public), CONNECTION, "--name", name)
@@ -104,6 +107,9 @@ def site(
     os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
     from fedspm.deploy.node import run_node
 
+    for file in filter(None, (root_certificates, key)):
+        if not file.is_file():
+            raise FedSPMError(f"there is no file {file}")
     run_node(config, superlink, root_certificates, key, port or free_port())
 
 

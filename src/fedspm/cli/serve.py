@@ -58,7 +58,12 @@ def _export_site(run: str, site: Path, out: Path) -> None:
     store = Store.of(config.state, run)
     shared, turn = store.last_shared()
     version = export_site(AtSite(run, config.name, store.description(), turn, shared, store.newest()), out)
-    say(f"node      {out}, version {version}, of site {config.name}")
+    say(f"node      {out}, version {version} (the router's must be the same), of site {config.name}")
+    if turn < (rounds := store.description()["settings"]["rounds"]):
+        say(
+            f"          after round {turn} of {rounds}: if the run went on without this site, connect it, and let the "
+            "server's operator call `fedspm federation resume`, which hands out the last state"
+        )
     say(f"try next  {program()} serve node {out}")
 
 

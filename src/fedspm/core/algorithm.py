@@ -86,6 +86,10 @@ class Algorithm(ABC):
     after: ClassVar[frozenset[str]] = frozenset()
     """Steps that follow training. They carry no noise, so nobody answers them in a run with `privacy.noise`."""
 
+    at_home: ClassVar[frozenset[str]] = frozenset()
+    """Steps that a site never answers: only where all clients are on one machine. A request can be made up that has one
+    row in its sum."""
+
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         self.settings = settings
         self.task = task

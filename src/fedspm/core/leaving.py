@@ -88,15 +88,16 @@ class Departure:
         return Mean(weight, **(tensors | leaves))
 
     def _noise(self, clean: Tensors) -> Tensors:
-        """N(0, z² I), another stream for every other content: no two replies share their noise."""
-        content = hashlib.sha256()
+        """N(0, z² I), another stream for every other content, z and S: no two replies share their noise."""
+        privacy = self.settings.privacy
+        content = hashlib.sha256(f"{privacy.noise!r} {privacy.clip!r}".encode())
         for name in sorted(clean):
             content.update(name.encode() + clean[name].contiguous().numpy().tobytes())
         who = (self.client.seed, self.client.name, self.client.round, self.step)
         stream = secret_generator(self.secret, *who, content.hexdigest())
-        z = self.settings.privacy.noise
         return {
-            name: torch.from_numpy(np.asarray(z * stream.standard_normal(clean[name].shape))) for name in sorted(clean)
+            name: torch.from_numpy(np.asarray(privacy.noise * stream.standard_normal(clean[name].shape)))
+            for name in sorted(clean)
         }
 
 

@@ -6,6 +6,7 @@ from typing import Any
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, pull_objects
 from flwr.supernode import start_client_internal
 
+GIVEN_UP = 600.0  # seconds after which a message is never complete: as long as a server waits by default
 SHORTEST, LONGEST, GROWTH = 0.05, 1.0, 1.5  # seconds between looks for a message: soon after the last one, then rarer
 
 
@@ -45,8 +46,9 @@ def look_for_messages_soon() -> None:
 
 def look_for_parts_soon() -> None:
     """In a process that receives messages. They are announced before all of their parts have arrived, and Flower looks
-    for a missing part again after a second, then after two, four, …"""
+    for a missing part again after a second, then after two, four, …, for two hours. Parts of a message whose server was
+    killed never come, and a site that waits for them answers nobody else."""
     for pull in (pull_objects, pull_and_inflate_object_from_tree):
         defaults = pull.__kwdefaults__
         assert defaults is not None
-        defaults["initial_backoff"] = SHORTEST
+        defaults |= {"initial_backoff": SHORTEST, "max_time": GIVEN_UP}

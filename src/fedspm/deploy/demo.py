@@ -53,7 +53,7 @@ def loopback(
     """Everything up and registered; everything down again at the end."""
     refuse_existing(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    make_certificates(folder / "server", ["127.0.0.1", "localhost"])
+    make_certificates(folder / "server", ["fl.example.org"])  # as docs/deploy.md has it
     algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
     with Processes(folder) as processes:
         net = Loopback(folder, processes)

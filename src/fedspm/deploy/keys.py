@@ -1,6 +1,7 @@
 """Certificates for the server and key pairs for the sites, as Flower wants them."""
 
 import ipaddress
+import re
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
@@ -13,10 +14,12 @@ from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically, write_secret
 
 YEARS = 2
+ITSELF = ("localhost", "127.0.0.1")  # by which the SuperLink's own processes reach it
 
 
 def make_certificates(folder: Path, hosts: list[str]) -> None:
-    """ca.crt, which every site gets, and server.pem and server.key for these host names and addresses."""
+    """ca.crt, which every site gets, and server.pem and server.key for these host names and addresses, and its own."""
+    known = [_alternative(host) for host in dict.fromkeys([*hosts, *ITSELF])]
     folder.mkdir(parents=True, exist_ok=True)
     _refuse_existing(folder / "server.key")
     authority, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
@@ -28,7 +31,7 @@ def make_certificates(folder: Path, hosts: list[str]) -> None:
     )
     server = (
         _certificate(_name(hosts[0]), issuer, key.public_key())
-        .add_extension(x509.SubjectAlternativeName([_alternative(host) for host in hosts]), critical=False)
+        .add_extension(x509.SubjectAlternativeName(known), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
         .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
         .sign(authority, hashes.SHA384())
@@ -79,7 +82,14 @@ def _alternative(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
-        return x509.DNSName(host)
+        pass
+    try:
+        name = host.encode("idna").decode()
+    except UnicodeError:
+        name = ""
+    if not re.fullmatch(r"(\*\.)?[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*", name):
+        raise FedSPMError(f"--host {host!r} is neither a host's name nor an address; leave out https:// and the port")
+    return x509.DNSName(name)
 
 
 def _refuse_existing(path: Path) -> None:

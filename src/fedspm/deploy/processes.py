@@ -1,6 +1,7 @@
 """Starting and stopping the processes of a federation, each by its own number."""
 
 import os
+import re
 import signal
 import socket
 import ssl
@@ -93,9 +94,17 @@ def flwr(home: Path, *arguments: str) -> str:
     command = [str(Path(sys.executable).parent / "flwr"), *arguments]
     done = subprocess.run(command, capture_output=True, text=True, check=False, env=quiet(home))
     if done.returncode:
-        said = (done.stderr + done.stdout).strip().splitlines()
-        raise FedSPMError(f"`flwr {arguments[0]}` failed: {said[-1] if said else done.returncode}")
+        raise FedSPMError(f"`flwr {arguments[0]}` failed: {plainly(done.stderr + done.stdout) or done.returncode}")
     return done.stdout
+
+
+def plainly(said: str) -> str:
+    """What a program printed, on one line, without the boxes around it and without how it is called."""
+    lines = (re.sub(r"[─-╿]+", " ", line) for line in said.splitlines())
+    words = " ".join(
+        line for line in lines if not re.match(r"\s*(Usage:|Try |Using SuperLink|Error\s*$)", line)
+    ).split()
+    return " ".join(words)[:500]
 
 
 def wait_for_server(address: str, certificates: Path | None, seconds: float, processes: Processes) -> None:

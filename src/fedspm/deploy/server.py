@@ -15,7 +15,7 @@ from fedspm.algorithms import algorithm_named
 from fedspm.config import Config
 from fedspm.deploy.brisk import look_for_parts_soon
 from fedspm.deploy.launch import LOG, OUTCOME
-from fedspm.engines.flower import FlowerEngine, Introduction, Post, Waiting, agreed_task, introduce
+from fedspm.engines.flower import FlowerEngine, Introduction, Post, Waiting, agreed_task, by_name, introduce
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
 from fedspm.manifest import site_manifest
@@ -37,7 +37,9 @@ def main(grid: Grid, context: Context) -> None:
     except FedSPMError as error:
         outcome = {"done": False, "error": str(error)}
     except BaseException as error:
-        write_atomically(folder / OUTCOME, json.dumps({"done": False, "error": repr(error)}))
+        stopped = isinstance(error, KeyboardInterrupt | SystemExit)
+        why = "the server was stopped" if stopped else repr(error)
+        write_atomically(folder / OUTCOME, json.dumps({"done": False, "error": why}))
         raise
     write_atomically(folder / OUTCOME, json.dumps(outcome, ensure_ascii=False))
 
@@ -96,10 +98,10 @@ def gather(post: Post, config: Config, log: Callable[[str], None]) -> dict[str, 
     end = time.monotonic() + config.sites.wait
     while len(found) < len(wanted):
         if strangers := post.online() - asked:
-            for name, site in introduce(post, strangers, 60.0, log).items():
+            for name, site in introduce(post, strangers, 60.0, log):
                 asked.add(site.node)
                 if name in wanted:
-                    found[name] = site
+                    found = by_name([*found.items(), (name, site)])
                     log(f"site {name!r} is here, with {site.rows:,} rows")
                 else:
                     log(f"ignored: a node calls itself {name!r}, which is not in sites.names")

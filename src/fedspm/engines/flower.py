@@ -109,9 +109,9 @@ class Silence:
 
 def introduce(
     post: Post, nodes: set[int], seconds: float, say: Callable[[str], None] = lambda line: None
-) -> dict[str, Introduction]:
-    """Who is behind these nodes, by the name that each site gives itself."""
-    found: dict[str, Introduction] = {}
+) -> list[tuple[str, Introduction]]:
+    """Who is behind these nodes, with the name that each site gives itself: several may give the same."""
+    found: list[tuple[str, Introduction]] = []
     content = {node: wire.message({"tag": "join", "step": "join"}) for node in sorted(nodes)}
     for node, answer in post.send(content, seconds).items():
         header: wire.Header = {}
@@ -123,10 +123,18 @@ def introduce(
             why = header.get("why", repr(error)) if isinstance(answer, RecordDict) else answer
             say(f"node {node} did not introduce itself: {why}")  # somebody else's, or gone again
             continue
-        if (name := str(header.get("site"))) in found:
-            raise FedSPMError(f"two sites call themselves {name!r}; change `name` in the site.toml of one of them")
+        name = str(header.get("site"))
         if header.get("version") != __version__:
             say(f"site {name!r} has fedspm {header.get('version')}, this server {__version__}: install the same")
+        found.append((name, site))
+    return found
+
+
+def by_name(sites: Iterable[tuple[str, Introduction]]) -> dict[str, Introduction]:
+    found: dict[str, Introduction] = {}
+    for name, site in sites:
+        if name in found:
+            raise FedSPMError(f"two sites call themselves {name!r}; change `name` in the site.toml of one of them")
         found[name] = site
     return found
 
@@ -137,9 +145,9 @@ def agreed_task(sites: dict[str, Introduction], names: Sequence[str]) -> tuple[T
     if len(shapes) > 1:
         known = ", ".join(f"{name} {sites[name].shape}" for name in names)
         raise FedSPMError(f"the sites have rows of different shapes: {known}; all need the same")
-    kinds = {isinstance(label, str) for name in names for label in sites[name].classes}
-    if len(kinds) > 1:
-        raise FedSPMError("some sites have strings as labels and some have numbers; use one kind")
+    worded = [name for name in names if any(isinstance(label, str) for label in sites[name].classes)]
+    if 0 < len(worded) < len(names):
+        raise FedSPMError(f"{', '.join(worded)} have strings as labels and the other sites numbers; use one kind")
     classes = agreed_classes([sites[name].classes for name in names])
     return Task(shapes.pop(), len(classes), tuple(names), tuple(sites[name].rows for name in names)), classes
 
@@ -256,7 +264,9 @@ class FlowerEngine:
         for site in self._invited:
             answer = answers.get(site)
             if not isinstance(answer, RecordDict):
-                refused[site] = f"site {site!r}, step {step}: {answer or 'it is not connected'}"
+                refused[site] = (
+                    f"site {site!r}, step {step}: {answer or 'it is not connected, or does not say who it is'}"
+                )
                 continue
             try:
                 received.append(gate.read(site, answer))
@@ -310,14 +320,16 @@ class FlowerEngine:
         if strangers := {node for node in strangers if node not in self._silent or self._silent[node].until <= now}:
             names = set(self.algorithm.task.names)
             patience = min(GREETING, self.post.waiting.seconds)
-            for name, site in introduce(self.post, strangers, patience, self.say).items():
-                if name in names and self.nodes.get(name) not in online:
-                    self.nodes[name] = site.node
-                else:
-                    self.say(
-                        f"a node calls itself {name!r} and is ignored: no site of this run is missing under that name"
-                    )
+            for name, site in introduce(self.post, strangers, patience, self.say):
+                if name not in names:
+                    self.say(f"a node calls itself {name!r} and is ignored: no site of this run has that name")
                     self._ignored.add(site.node)
+                elif self.nodes.get(name) in online:  # asked again later: the other may leave
+                    self.say(f"a second node calls itself {name!r}; the first one is kept while it is connected")
+                else:
+                    if name in self.nodes:
+                        self.say(f"site {name!r} is here again, as node {site.node}, before as {self.nodes[name]}")
+                    self.nodes[name] = site.node
             for node in strangers - set(self.nodes.values()) - self._ignored:  # busy, perhaps: asked again
                 pause = 2 * self._silent[node].pause if node in self._silent else patience
                 self._silent[node] = Silence(time.monotonic() + pause, pause)

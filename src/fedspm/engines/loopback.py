@@ -16,7 +16,8 @@ from fedspm.engines.flower import EVALUATION, FlowerEngine, Post
 from fedspm.engines.rows import rows_of, write_rows
 from fedspm.engines.site import SiteConfig
 from fedspm.engines.store import Store
-from fedspm.files import write_secret
+
+NO_SECRET = ""  # of sites on one machine: they have the noise of the in-process engine, there is nothing to hide
 
 
 def site_configs(federation: Federation, algorithm: Algorithm, folder: Path, device: str) -> list[SiteConfig]:
@@ -27,8 +28,6 @@ def site_configs(federation: Federation, algorithm: Algorithm, folder: Path, dev
         place = (folder / f"{i:05d}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:60]}").resolve()
         place.mkdir(parents=True, exist_ok=True)
         write_rows(place / "rows.safetensors", rows_of(federation, i))
-        (place / "state").mkdir(exist_ok=True)
-        write_secret(place / "state" / "noise.key", b"")  # the noise of the in-process engine: nothing to hide here
         configs.append(
             SiteConfig(
                 name=name,

@@ -89,4 +89,4 @@ def _called(source: str) -> SiteRows:
     except FedSPMError:
         raise
     except Exception as error:  # whatever a function of the site's own does wrong
-        raise FedSPMError(f"rows = {source!r} cannot be loaded: {error!r}") from error
+        raise DamagedFile(f"rows = {source!r} cannot be loaded: {error!r}") from error

@@ -17,7 +17,7 @@ from fedspm.core.algorithm import Algorithm
 from fedspm.core.process import cores, keep_freed_memory
 from fedspm.data.federation import Federation
 from fedspm.engines.flower import Post, Waiting, client_app, introduce
-from fedspm.engines.loopback import LoopbackEngine, site_configs
+from fedspm.engines.loopback import NO_SECRET, LoopbackEngine, site_configs
 from fedspm.engines.site import Site, SiteConfig
 from fedspm.errors import FedSPMError
 
@@ -63,7 +63,7 @@ def simulate(
             while len(online := post.online()) < len(sites):  # Flower registers them while this thread starts
                 time.sleep(0.05)
             said: list[str] = []
-            nodes = {name: site.node for name, site in introduce(post, online, waiting.seconds, said.append).items()}
+            nodes = {name: site.node for name, site in introduce(post, online, waiting.seconds, said.append)}
             if len(nodes) < len(sites):
                 raise FedSPMError(f"Flower's workers do not answer: {said[0] if said else 'no reason given'}")
             outcome.append(work(LoopbackEngine(post, algorithm, federation, run, sites, nodes, say)))
@@ -115,4 +115,4 @@ def _site_here(sites: tuple[SiteConfig, ...], context: Context) -> Site:
 @cache
 def _made(config: SiteConfig) -> Site:
     keep_freed_memory()
-    return Site(config)
+    return Site(config, NO_SECRET)

@@ -5,6 +5,7 @@ sentence, whatever it was not configured for: another algorithm, another encoder
 """
 
 import json
+import sys
 import tomllib
 import traceback
 from collections.abc import Callable
@@ -29,7 +30,7 @@ from fedspm.engines import wire
 from fedspm.engines.local import choose_device
 from fedspm.engines.rows import SiteRows, load_rows
 from fedspm.engines.store import Store, noise_secret
-from fedspm.errors import FedSPMError, Refused
+from fedspm.errors import DamagedFile, FedSPMError, Refused
 from fedspm.evaluation import count_right
 from fedspm.version import __version__
 
@@ -81,8 +82,10 @@ class Joined:
 class Site:
     """One site. It is made once and answers many messages; everything it must remember is on its disk."""
 
-    def __init__(self, config: SiteConfig):
+    def __init__(self, config: SiteConfig, secret: str | None = None):
+        """`secret` is what its noise follows from; its own, on its disk, if none is given."""
         self.config = config
+        self._secret = secret
         self.device = torch.device(choose_device(config.device))
         self._joined: dict[str, Joined] = {}
 
@@ -92,8 +95,8 @@ class Site:
 
     @cached_property
     def secret(self) -> str:
-        """What the noise of this site follows from; whoever knows it could take the noise away again."""
-        return noise_secret(self.config.state)
+        """Whoever knows it could take the noise of this site away again."""
+        return noise_secret(self.config.state) if self._secret is None else self._secret
 
     def answer(self, content: RecordDict) -> RecordDict:
         """The reply to a message. What a person can act on becomes a refusal that the server reads."""
@@ -106,10 +109,13 @@ class Site:
             if header.get("step") == "join":
                 return self._join(tag)
             return self._step(wire.Tag.parse(tag), header, content)
+        except DamagedFile as error:
+            print(f"fedspm: {error}", file=sys.stderr, flush=True)  # for the site: it may tell of paths and of rows
+            return wire.refusal_message(tag, self.config.name, "a file of this site cannot be read; see the site's log")
         except FedSPMError as error:
             return wire.refusal_message(tag, self.config.name, str(error))
         except Exception as error:  # without a reply the SuperNode would wait for one for ever
-            traceback.print_exc()  # for the site: what it says may tell of the rows
+            traceback.print_exc()  # for the site, as above
             why = f"the step failed with {type(error).__name__}; see the site's log"
             return wire.refusal_message(tag, self.config.name, why)
         finally:
@@ -152,6 +158,8 @@ class Site:
     def _method(self, algorithm: Algorithm, step: str) -> Callable[..., tuple[Reply, Tensors]]:
         if step not in algorithm.leaves and step != "personalise":
             raise Refused(f"{algorithm.settings.algorithm} has no client step {step!r}")
+        if step in algorithm.at_home:
+            raise Refused(f"{step!r} is for clients on one machine; a site does not answer it")
         if step in algorithm.after and algorithm.settings.privacy.noise:
             raise Refused(f"{step!r} would leave without noise, and this run has privacy.noise")
         method: Callable[..., tuple[Reply, Tensors]] = getattr(algorithm, step)

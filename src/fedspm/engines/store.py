@@ -23,6 +23,7 @@ from fedspm.core.replies import Tensors, plain
 from fedspm.errors import DamagedFile, Refused
 from fedspm.files import read_json, write_atomically, write_secret
 
+SECRET = 32  # bytes
 KEPT_TURNS = 3  # a server goes back one round at most; one more in case it dies again while it does
 Place = tuple[int, int]  # (turn, exchange)
 
@@ -32,8 +33,11 @@ def noise_secret(state: Path) -> str:
     path = state / "noise.key"
     if not path.exists():
         state.mkdir(parents=True, exist_ok=True)
-        write_secret(path, secrets.token_hex(32).encode())
-    return path.read_text("ascii")
+        write_secret(path, secrets.token_hex(SECRET).encode())
+    secret = path.read_text("utf-8", errors="replace").strip()
+    if len(secret) < 2 * SECRET:
+        raise Refused("the noise.key of this site is too short to be a secret; delete it, and another is drawn")
+    return secret
 
 
 @dataclass(frozen=True)
@@ -54,7 +58,8 @@ class Store:
         """Remember what the run is. A run that has trained here is not begun anew."""
         if any(turn > 0 for turn, _ in self.places()):
             raise Refused(
-                f"this site has already trained in this run and does not start again; delete {self.folder} if it should"
+                f"this site has already trained in this run and does not start again; if it should, delete the folder "
+                f"{self.folder.name} in its state"
             )
         self.remember(description)
 
@@ -64,7 +69,7 @@ class Store:
 
     def description(self) -> dict[str, Any]:
         if not (self.folder / "run.json").exists():
-            raise Refused(f"this site never joined the run: {self.folder} does not exist")
+            raise Refused("this site never joined the run")
         content: dict[str, Any] = read_json(self.folder / "run.json")
         return content
 
@@ -79,7 +84,7 @@ class Store:
         """The newest private state from before an exchange, and where it comes from."""
         earlier = [each for each in self.places() if each < place]
         if not earlier:
-            raise Refused(f"this site has no private state from before exchange {place} in {self.folder}")
+            raise Refused(f"this site has no private state from before exchange {place} of the run")
         tensors, tag = load_tagged(self._file(earlier[-1]))
         if tag != _text(earlier[-1]):
             raise DamagedFile(f"{self._file(earlier[-1])} is tagged {tag}: it was renamed or copied")

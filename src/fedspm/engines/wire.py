@@ -4,10 +4,11 @@ A message is a header (`ConfigRecord`) and up to two dicts of tensors (`ArrayRec
 here and nowhere else: a reply that is not exactly what was asked for is refused, with a sentence that names the site.
 """
 
+import inspect
 from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -16,12 +17,13 @@ from safetensors.torch import load, save
 from fedspm.core.algorithm import Algorithm
 from fedspm.core.leaving import arrived, as_changes, sent
 from fedspm.core.replies import Both, Mean, Reply, Rows, Tensors, plain
+from fedspm.engines.plausible import check_parameters, check_row, check_sums
 from fedspm.errors import Refused
 
 HEADER, SHARED, ARGUMENTS, REPLY, ROW = "fedspm", "shared", "arguments", "reply", "row"
 PACKED, FORMAT = "tensors", "safetensors"
-ROUNDING = 1e-4  # by which the shares of a site's rows may miss their number: they are in single precision
-KINDS = {torch.float16, torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
+DTYPES = {torch.float16, torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
+KINDS: dict[type[Reply], str] = {Mean: "mean", Rows: "rows", Both: "both"}
 Header = dict[str, Any]
 Signature = frozenset[tuple[str, tuple[int, ...], torch.dtype]]
 
@@ -66,7 +68,7 @@ def to_tensors(record: ArrayRecord) -> Tensors:
     except Exception as error:  # whatever is wrong with bytes from elsewhere
         raise Refused(f"the tensors cannot be read: {error}") from error
     for name, value in tensors.items():
-        if value.dtype not in KINDS:
+        if value.dtype not in DTYPES:
             raise Refused(f"{name!r} holds {value.dtype}, which is not a kind of number that is sent")
     return tensors
 
@@ -129,6 +131,14 @@ def require_declared(algorithm: Algorithm, step: str, names: Collection[str]) ->
             )
 
 
+def kind_of_reply(algorithm: Algorithm, step: str) -> str | None:
+    """What a step answers with, as its annotation says; None if it does not: then most sites decide."""
+    if step in ("enrol", "evaluate"):
+        return KINDS[Rows]
+    answer, *_ = (*get_args(inspect.signature(getattr(algorithm, step)).return_annotation), None)
+    return KINDS.get(answer) if isinstance(answer, type) else None
+
+
 @dataclass(frozen=True)
 class Received:
     """A reply that passed every check that can be made of it alone."""
@@ -166,8 +176,10 @@ class Gate:
             raise Refused(f"it answers as {header['site']!r}")
         if kind == "refusal":
             raise Refused(str(header.get("why", "it refused without a reason"))[:500])
-        if kind not in ("mean", "rows", "both"):
+        if kind not in KINDS.values():
             raise Refused(f"{kind!r} is not a kind of reply")
+        if (due := kind_of_reply(self._algorithm, self._step)) not in (kind, None):
+            raise Refused(f"its reply is of the kind {kind!r}, not {due!r}")
         rows = header.get("rows")
         if type(rows) is not int or rows != self._counts[site]:
             raise Refused(f"it now has {rows!r} rows, {self._counts[site]} when it joined")
@@ -177,10 +189,14 @@ class Gate:
         if twice := row.keys() & averaged.keys():
             raise Refused(f"{min(twice)!r} comes twice")
         free = self._check_against_shared(averaged, row)
-        self._check_sums(site, row)
+        task, n = self._algorithm.task, self._counts[site]
+        check_row(row, self._step, n, task.clients)
         if kind == "rows":
             return Received(site, Rows.of(site, **row), free)
-        mean = Mean(self._weight(header, site), **averaged)
+        weight = self._weight(header, site)
+        check_parameters(averaged, self._shared)
+        check_sums(averaged, weight, self._step, n, task.shape)
+        mean = Mean(weight, **averaged)
         reply = Both(mean, Rows.of(site, **row)) if kind == "both" else mean
         return Received(site, arrived(self._algorithm.settings, self._shared, reply), free)
 
@@ -197,20 +213,6 @@ class Gate:
         if not isinstance(weight, float) or not 0 < weight <= self._counts[site]:  # NaN is not
             raise Refused(f"its weight is {weight!r}; it must lie above 0 and be at most its rows")
         return weight
-
-    def _check_sums(self, site: str, row: Tensors) -> None:
-        """Finite and yet impossible: shares of the site's rows (noised or not), and counts of its test rows."""
-        tau, n = row.get("tau"), self._counts[site]
-        if tau is not None and ((tau < 0).any() or abs(float(tau.double().sum()) - n) > ROUNDING * n):
-            raise Refused(f"'tau' is {_few(tau)}, not shares of its {n} rows")
-        if self._step == "evaluate":
-            shapes = {"rows": (), "right": (), "routed": (len(self._counts),)}
-            for name, shape in shapes.items():
-                if name not in row or row[name].shape != shape or row[name].dtype != torch.int64:
-                    raise Refused(f"{name!r} is missing or not {'a count' if shape == () else 'a count a site'}")
-            rows, right, routed = (row[name] for name in shapes)
-            if not 0 <= right <= rows or (routed < 0).any() or routed.sum() not in (0, rows):
-                raise Refused(f"{int(right)} right and {_few(routed)} routed are not counts of {int(rows)} test rows")
 
     def _check_against_shared(self, averaged: Tensors, row: Tensors) -> Signature:
         """A tensor named as a shared one has its type and shape (τ in `row`: of a row of it), and none is missing."""
@@ -253,11 +255,6 @@ def outvoted(received: Sequence[Received]) -> dict[str, str]:
 def _described(kind: str, free: Signature) -> str:
     parts = [f"{name} {str(dtype).removeprefix('torch.')}{list(shape)}" for name, shape, dtype in sorted(free, key=str)]
     return f"{kind}({', '.join(parts)})"
-
-
-def _few(values: torch.Tensor) -> str:
-    shown = ", ".join(f"{value:g}" for value in values.flatten()[:5].tolist())
-    return f"[{shown}{', …' if values.numel() > 5 else ''}]"
 
 
 def nbytes(tensors: Mapping[str, torch.Tensor]) -> int:

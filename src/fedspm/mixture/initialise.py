@@ -95,11 +95,18 @@ def place(
 def cluster_sums(
     features: Float[Tensor, "n f"], label: Int[Tensor, " n"], clusters: int, min_count: int
 ) -> tuple[Float[Tensor, " c"], Float[Tensor, "c f"], Float[Tensor, ""]]:
-    """Count and sum of every cluster, and the sum of squares; clusters below `min_count` rows stay at the client."""
+    """Count and sum of every cluster, and the sum of squares; clusters below `min_count` rows stay at the client.
+
+    So do further ones, the smallest first, until what stays has `min_count` rows: the sum over all rows is known to be
+    zero, and what is missing from it would be the rows of a small cluster.
+    """
     count = torch.bincount(label, minlength=clusters).double()
     total = torch.zeros(clusters, features.shape[1], dtype=torch.float64)
     total.index_add_(0, label, features.double())
-    shown = count >= min_count
+    order = count.argsort(stable=True)
+    hidden = count[order].cumsum(0) - count[order]  # rows of smaller clusters
+    shown = torch.empty_like(count, dtype=torch.bool)
+    shown[order] = (count[order] >= min_count) & ((hidden == 0) | (hidden >= min_count))
     square = (features.double().square().sum(1) * shown[label]).sum()
     return count * shown, total * shown[:, None], square
 

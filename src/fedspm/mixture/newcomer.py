@@ -96,6 +96,7 @@ class Newcomers(DensityRatios):
         "summarise": frozenset({"count", "mass", "sum"}),
     }
     after = frozenset({"attend", "pull", "summarise"})
+    at_home = frozenset({"attend", "pull"})
 
     # -- the server's side -------------------------------------------------------------------------------------------
 

@@ -1,0 +1,86 @@
+"""Around a run across sites: certificates, what Flower says, and how a run ends for a site that missed its end."""
+
+import ipaddress
+
+import pytest
+
+pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
+
+import torch
+from cryptography import x509
+
+from fedspm.algorithms.fedspm import FedSPM
+from fedspm.config import resolve
+from fedspm.deploy.demo import across_sites
+from fedspm.deploy.keys import make_certificates
+from fedspm.deploy.processes import plainly
+from fedspm.engines.flower import FlowerEngine
+from fedspm.engines.store import Store
+from fedspm.errors import FedSPMError
+from fedspm.files import write_atomically
+from fedspm.manifest import site_manifest
+from fedspm.runs import Run
+from fedspm.training import train_on
+from postbox import algorithm_of, loop_engine
+from small import small_settings
+
+
+def test_a_certificate_is_good_for_the_servers_own_processes_too(tmp_path):
+    make_certificates(tmp_path, ["fl.example.org", "münchen.example", "10.0.0.7"])
+    certificate = x509.load_pem_x509_certificate((tmp_path / "server.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "xn--mnchen-3ya.example", "localhost"]
+    assert names.get_values_for_type(x509.IPAddress) == [ipaddress.ip_address(a) for a in ("10.0.0.7", "127.0.0.1")]
+
+
+@pytest.mark.parametrize("host", ["", "https://fl.example.org", "fl.example.org:9443", "two words", "a..b"])
+def test_what_is_no_host_is_refused_before_anything_is_written(tmp_path, host):
+    with pytest.raises(FedSPMError, match="neither a host's name nor an address"):
+        make_certificates(tmp_path / "server", [host])
+    assert not (tmp_path / "server").exists()
+
+
+def test_what_flower_says_is_passed_on_without_its_boxes():
+    boxed = "Using SuperLink: x\nUsage: flwr …\n╭─ Error ─────╮\n│ Public key   │\n│ is missing.  │\n╰──────────────╯\n"
+    assert plainly(boxed) == "Public key is missing."
+
+
+class Silent:
+    def round_done(self, round):
+        return False
+
+    def evaluated(self, metrics):
+        pass
+
+
+def test_a_site_that_missed_the_end_gets_the_last_state_when_the_run_is_resumed(vectors, tmp_path):
+    torch.set_num_threads(1)
+    config = across_sites(resolve(small_settings(rounds=2).model_dump(exclude_none=True) | {"eval_every": 1}), vectors)
+    algorithm = algorithm_of(FedSPM, config, vectors)
+    lost = {("south", "evaluate"), ("south", "summarise")}
+
+    def between(step, site, content):
+        return None if (site, step) in lost else content
+
+    grid = loop_engine(vectors, algorithm, tmp_path / "sites", between)
+    run = Run(tmp_path / "run")
+    run.path.mkdir()
+    write_atomically(run.path / "config.toml", config.to_toml())
+    run.describe(site_manifest(algorithm, vectors.classes))
+
+    def engine():
+        return FlowerEngine(grid.post, algorithm, vectors.classes, "run1", grid.nodes, print)
+
+    south = Store.of(grid.grid.sites[grid.nodes["south"]].config.state, "run1")
+    train_on(engine(), config, None, algorithm, run, Silent())
+    assert set(run.last_metrics()["clients"]) == {"north", "west"}
+    before = run.last_metrics()
+    (south.folder / "shared.safetensors").unlink()  # as if it had never come
+
+    train_on(engine(), config, None, algorithm, run, Silent(), run.latest())  # it is still not heard
+    assert run.last_metrics() == before
+    lost.clear()
+    train_on(engine(), config, None, algorithm, run, Silent(), run.latest())
+    assert set(run.last_metrics()["clients"]) == {"north", "south", "west"}
+    assert run.last_metrics()["seconds"] == before["seconds"]
+    assert torch.equal(south.last_shared()[0]["tilt.xi"], run.latest().shared["tilt.xi"])
