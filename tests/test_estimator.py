@@ -14,6 +14,7 @@ from fedspm import FederatedClassifier, Federation
 from fedspm.algorithms import ALGORITHMS
 from fedspm.data.federation import Part
 from fedspm.errors import FedSPMError
+from small import toy_rows
 
 
 @pytest.fixture(scope="module")
@@ -262,3 +263,36 @@ def test_dropout_is_warned_of(vectors):
 def test_devices_that_are_not_here(vectors):
     with pytest.raises(FedSPMError, match="device = 'warp' cannot be used here"):
         FederatedClassifier(device="warp", rounds=1).fit(vectors)
+
+
+class Table:
+    """As much of a pandas DataFrame as matters here."""
+
+    def __init__(self, values, columns):
+        self.values, self.columns = np.asarray(values), list(columns)
+
+    def __getitem__(self, names):
+        return Table(self.values[:, [self.columns.index(name) for name in names]], names)
+
+    def __array__(self, dtype=None, copy=None):
+        return self.values.astype(dtype) if dtype else self.values
+
+
+def test_columns_of_a_table_are_matched_by_name():
+    names, turned = list("abcdef"), list("fedcba")
+    data = {name: toy_rows(60, shift, False, seed) for seed, (name, shift) in enumerate((("one", 0.0), ("two", 2.0)))}
+    arrays = FederatedClassifier(components=1, rounds=1).fit(Federation.from_arrays(data))
+    one, two = ((Table(x, names), y) for x, y in data.values())
+    mixed = {"one": one, "two": (two[0][turned], two[1])}
+    model = FederatedClassifier(components=1, rounds=1).fit(Federation.from_arrays(mixed))
+    x = data["two"][0][:9]
+    expected = arrays.predict_proba(x)
+    assert list(model.feature_names_in_) == names
+    for asked in (x, Table(x, names), Table(x, names)[turned]):
+        np.testing.assert_array_equal(model.predict_proba(asked), expected)
+    with pytest.raises(FedSPMError, match="there is no column 'f'"):
+        model.predict(Table(x, names)[names[:5]])
+    numbered = FederatedClassifier(components=1, rounds=1).fit(
+        Federation.from_arrays({name: (Table(x, range(6)), y) for name, (x, y) in data.items()})
+    )
+    assert not hasattr(numbered, "feature_names_in_")

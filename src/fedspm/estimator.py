@@ -16,7 +16,7 @@ from fedspm.config import IN_MEMORY, Config, resolve
 from fedspm.core.local import chunks
 from fedspm.core.replies import Tensors
 from fedspm.core.settings import Strict
-from fedspm.data.arrays import as_input, as_labels, require_finite
+from fedspm.data.arrays import as_input, as_labels, in_order, require_finite
 from fedspm.data.federation import Federation
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import Model, evaluate
@@ -76,8 +76,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     # -- training ----------------------------------------------------------------------------------------------------
 
-    def fit(self, federation: Federation) -> "FederatedClassifier":
-        """Train on the federation's training rows."""
+    def fit(self, federation: Federation, y: object = None) -> "FederatedClassifier":
+        """Train on the federation's training rows, which have their labels: there is no y beside them."""
         self._require_federation(federation)
         config = self._config()
         federation.checked()
@@ -100,6 +100,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.mean_ = model.shared["input.mean"].numpy(force=True)
         self.scale_ = model.shared["input.scale"].numpy(force=True)
         self.n_features_in_ = int(np.prod(model.algorithm.task.shape))
+        if columns := manifest.get("columns"):
+            self.feature_names_in_ = np.asarray(columns, dtype=object)
 
     def _require_federation(self, federation: object) -> None:
         if not isinstance(federation, Federation):
@@ -175,7 +177,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return evaluate(self.model_, federation)
 
     def _collect(self, x: Any, function: Callable[[Tensors], Tensor | None]) -> np.ndarray:
-        rows = as_input(x, self.model_.algorithm.task.shape)
+        rows = as_input(in_order(x, self.manifest_.get("columns")), self.model_.algorithm.task.shape)
         require_finite(rows, "x")
         with torch.no_grad():
             parts = [function(self.model_.embed(chunk)) for chunk in chunks(rows)]
@@ -186,6 +188,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def save(self, path: str | Path) -> None:
         """Write a folder of safetensors, JSON and TOML, of the same form as a run."""
         check_is_fitted(self)
+        if Path(path).is_file() or (Path(path).is_dir() and any(Path(path).iterdir())):
+            raise FedSPMError(f"{path} already exists and is not touched; choose another folder, or delete it")
         model = self.model_
         run = Run.create(Path(path), self.config_, self.manifest_)
         privates = dict(zip(self.client_names_, model.privates, strict=True))

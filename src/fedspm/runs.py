@@ -10,6 +10,7 @@ import shutil
 from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -303,7 +304,7 @@ def require_same(run: Run, federation: Federation) -> None:
 
 def refuse_existing(path: Path) -> None:
     if path.exists() and (not path.is_dir() or any(each.name != LOCK for each in path.iterdir())):
-        hint = f", or go on with it: `fedspm resume {path}`" if (path / "manifest.json").exists() else ""
+        hint = f", or go on with it: `fedspm resume {quote(str(path))}`" if (path / "manifest.json").exists() else ""
         raise FedSPMError(f"{path} already exists and is not touched; choose another folder{hint}")
 
 

@@ -178,3 +178,14 @@ def test_a_data_set_with_a_client_column_and_lists_of_numbers():
     assert federation.train[1].x[0].tolist() == [1, 2]
     with pytest.raises(FedSPMError, match="is not a data set with named columns"):
         Federation.from_datasets({"a": 3})
+
+
+@pytest.mark.parametrize("names", [("train", "validation"), ("train", "test", "validation"), ("Train", "Test")])
+def test_parts_of_one_data_set_are_not_taken_for_clients(names, tmp_path):
+    with pytest.raises(FedSPMError, match="parts of one data set, not clients"):
+        Federation.from_datasets({name: dataset(0) for name in names})
+    for name in names:
+        (tmp_path / f"{name}.csv").write_text("site,label,a\nnorth,x,1\nnorth,y,2\nsouth,x,3\nsouth,y,4\n")
+    if set(names) != {"Train", "Test"}:  # as names of files these are train and test
+        with pytest.raises(FedSPMError, match="parts of one data set, not clients"):
+            Federation.from_folder(tmp_path)

@@ -3,6 +3,7 @@
 import os
 import re
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -72,4 +73,4 @@ def _show(run: "Run") -> None:
         write_report(run, run.model(), run.federation())
         console.print(results_table(metrics, f"\n{len(run.task.names)} clients, accuracy on test rows"))
     say(f"run       {run.path}")
-    say(f"try next  {program()} export {run.path} --out BUNDLE")
+    say(f"try next  {program()} export {quote(str(run.path))} --out BUNDLE")

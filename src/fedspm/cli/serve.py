@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from shlex import quote
 from typing import Annotated
 
 import typer
@@ -43,7 +44,7 @@ def export(
         say("novelty   not calibrated: the run folder does not know its data")
     else:
         say(f"novelty   {done.false_alarms:.1%} of held-out rows are called novel (asked for {false_alarms:.1%})")
-    say(f"try next  {program()} serve all {run}")
+    say(f"try next  {program()} serve all {quote(str(run))}")
 
 
 def _export_site(run: str, site: Path, out: Path) -> None:
@@ -64,7 +65,7 @@ def _export_site(run: str, site: Path, out: Path) -> None:
             f"          after round {turn} of {rounds}: if the run went on without this site, connect it, and let the "
             "server's operator call `fedspm federation resume`, which hands out the last state"
         )
-    say(f"try next  {program()} serve node {out}")
+    say(f"try next  {program()} serve node {quote(str(out))}")
 
 
 TOKEN_LINE = 'alice = "a token of 16 characters or more"'

@@ -1,6 +1,7 @@
 """fedspm train | resume."""
 
 from pathlib import Path
+from shlex import quote
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -163,6 +164,6 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     show_results(metrics, f"\nafter {metrics['round']} rounds, accuracy on test rows")
     say(f"report    {report}")
     if run.algorithm().routes:
-        say(f"try next  {program()} route {run.path} {samples}")
+        say(f"try next  {program()} route {quote(str(run.path))} {quote(str(samples))}")
     if config.data.name == "fashion-sample":
         say(f"          {program()} train --data fashion-mnist     (all 70,000 images)")

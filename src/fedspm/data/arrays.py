@@ -36,6 +36,25 @@ def as_input(x: Any, shape: Sequence[int] | None = None, where: str = "x") -> Te
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor.contiguous()
 
 
+def named_columns(x: Any) -> tuple[str, ...] | None:
+    """What a table in memory calls its columns; None of an array, and of columns that are only numbered."""
+    names = getattr(x, "columns", None)
+    if names is None or all(isinstance(name, int | np.integer) for name in names):
+        return None
+    return tuple(map(str, names))
+
+
+def in_order(x: Any, columns: Sequence[str] | None, where: str = "x") -> Any:
+    """A table in memory is matched by the names of its columns, an array by their positions."""
+    found = named_columns(x)
+    if columns is None or found is None or found == tuple(columns):
+        return x
+    original = dict(zip(found, x.columns, strict=True))
+    if missing := [name for name in columns if name not in original]:
+        raise FedSPMError(f"{where}: there is no column {missing[0]!r}; there are {', '.join(found[:12])}")
+    return x[[original[name] for name in columns]]
+
+
 def _for_torch(array: np.ndarray) -> np.ndarray:
     """A copy where torch would refuse or warn: another machine's byte order, an axis backwards, memory to read only."""
     if array.dtype.isnative and min(array.strides, default=0) >= 0 and array.flags.writeable:
@@ -82,11 +101,11 @@ def require_finite(x: Tensor, where: str) -> None:
             )
 
 
-def as_rows(value: Any, where: str) -> tuple[Tensor, np.ndarray]:
+def as_rows(value: Any, where: str, columns: Sequence[str] | None = None) -> tuple[Tensor, np.ndarray]:
     """A pair (x, y) with one label a row; looked through before any are held out, while rows have their numbers."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise FedSPMError(f"{where}: give a pair (x, y)")
-    x = as_input(value[0], where=where)
+    x = as_input(in_order(value[0], columns, where), where=where)
     y = as_labels(value[1], where)
     if y.ndim != 1 or len(y) != len(x):
         raise FedSPMError(f"{where}: y has shape {y.shape}, x has {len(x)} rows; y needs one label a row")

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedspm.data.arrays import as_classes, as_input, as_rows, require_finite
+from fedspm.data.arrays import as_classes, as_input, as_rows, named_columns, require_finite
 from fedspm.errors import FedSPMError
 from fedspm.randomness import torch_generator
 
@@ -79,7 +79,9 @@ class Federation:
             if given is not None and len({str(name) for name in given}) < len(given):
                 raise FedSPMError(f"two clients in {what} have the same name; names must differ")
         names = tuple(str(name) for name in train)
-        raw = {str(name): as_rows(value, f"client {name!r}") for name, value in train.items()}
+        tables = (value[0] for value in train.values() if isinstance(value, tuple | list) and value)
+        columns = next(filter(None, map(named_columns, tables)), None)
+        raw = {str(name): as_rows(value, f"client {name!r}", columns) for name, value in train.items()}
         classes = np.unique(np.concatenate([y for _, y in raw.values()])) if raw else np.empty(0)
         parts = [Part(x, as_classes(y, classes, f"client {name!r}")) for name, (x, y) in raw.items()]
         tests: tuple[Part, ...] | None = None
@@ -90,12 +92,13 @@ class Federation:
                     f"test rows are given for {unknown[0]!r}, which is not one of the clients {list(names)}"
                 )
             tests = tuple(
-                _test_part(tested.get(name), classes, name, like=part) for name, part in zip(names, parts, strict=True)
+                _test_part(tested.get(name), classes, name, part, columns)
+                for name, part in zip(names, parts, strict=True)
             )
         elif test_fraction is not None:
             halves = [split(part, test_fraction, (seed, name)) for name, part in zip(names, parts, strict=True)]
             parts, tests = [kept for kept, _ in halves], tuple(held for _, held in halves)
-        return cls(names, classes, tuple(parts), tests).checked()
+        return cls(names, classes, tuple(parts), tests, columns=columns).checked()
 
     @classmethod
     def from_folder(
@@ -185,7 +188,7 @@ class Federation:
             if part.y.unique().numel() == 1:
                 label = self.classes[int(part.y[0])]
                 warnings.warn(
-                    f"client {name!r} has one class only ({label}): its predictor will always answer that class",
+                    f"client {name!r} has one class only ({label}): a head of its own learns nothing else",
                     stacklevel=3,
                 )
         for where, parts in (("training", self.train), ("test", self.test or ())):
@@ -290,11 +293,13 @@ def split(part: Part, fraction: float, key: tuple[int, str]) -> tuple[Part, Part
     return part.take(keep), part.take(hold)
 
 
-def _test_part(value: Arrays | None, classes: np.ndarray, name: str, like: Part) -> Part:
+def _test_part(
+    value: Arrays | None, classes: np.ndarray, name: str, like: Part, columns: tuple[str, ...] | None
+) -> Part:
     if value is None:
         return Part(like.x[:0], like.y[:0])
     where = f"client {name!r}, test rows"
-    x, y = as_rows(value, where)
+    x, y = as_rows(value, where, columns)
     return Part(as_input(x, like.x.shape[1:], where), as_classes(y, classes, where))
 
 

@@ -1,0 +1,18 @@
+"""What people call the parts of one data set: never the names of clients."""
+
+from collections.abc import Iterable
+
+from fedspm.errors import FedSPMError
+
+SPLITS = {"train", "test"}
+OTHERS = {"training", "testing", "val", "valid", "validation", "dev", "eval", "holdout"}
+
+
+def refuse_other_splits(names: Iterable[str], what: str) -> None:
+    """A data set a client is expected; taken for clients, held-out rows would be trained on."""
+    called = list(names)
+    if called and {name.lower() for name in called} <= SPLITS | OTHERS:
+        raise FedSPMError(
+            f"{what} are called {', '.join(called)}: parts of one data set, not clients; name them train and test, and "
+            "leave out or join the rest"
+        )
