@@ -10,7 +10,7 @@ from sklearn.metrics import balanced_accuracy_score
 from fedspm import Federation
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
-from fedspm.evaluation import Model, evaluate, purity_count
+from fedspm.evaluation import Model, evaluate, from_counts, purity_count
 from fedspm.runs import task_of
 from fedspm.training import begin, one_round, personalised
 from small import small_settings, toy_rows
@@ -95,3 +95,16 @@ def test_a_method_that_cannot_route_answers_by_vote(federation):
 def test_purity_counts_the_commonest_truth_of_each_component():
     assert purity_count(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 0])) == 4
     assert purity_count(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0, 1, 1, 0])) == 3
+
+
+def test_what_sites_counted_is_put_together_by_rows():
+    counts = {
+        "a": {"rows": torch.tensor(10), "right": torch.tensor(9), "routed": torch.tensor([7, 3, 0])},
+        "c": {"rows": torch.tensor(30), "right": torch.tensor(12), "routed": torch.tensor([5, 1, 24])},
+    }
+    metrics = from_counts(counts, ("a", "b", "c"), routes=True)
+    assert metrics["average_accuracy"] == pytest.approx(21 / 40)
+    assert metrics["routing_accuracy"] == pytest.approx(31 / 40)
+    assert {name: row["routing_accuracy"] for name, row in metrics["clients"].items()} == {"a": 0.7, "c": 0.8}
+    assert metrics["routing_confusion"] == [[7, 3, 0], [0, 0, 0], [5, 1, 24]]
+    assert (metrics["worst_client"], metrics["worst_client_accuracy"]) == ("c", 0.4)

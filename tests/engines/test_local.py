@@ -9,7 +9,7 @@ from fedspm.algorithms.fedspm import FedSPM
 from fedspm.core.algorithm import Algorithm
 from fedspm.core.local import Client
 from fedspm.data.fashion import NAMES, load_sample
-from fedspm.data.federation import Truth
+from fedspm.data.federation import Federation, Truth
 from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.engines.local import LocalEngine
 from fedspm.errors import TrainingFailed
@@ -104,6 +104,55 @@ def test_sums_of_few_rows_stay_at_the_client(vectors):
         totals = engine(algorithm.describe, {}).totals()
         assert totals["count"] == sum(n for n in vectors.counts if n >= 100)
         assert Algorithm.start(algorithm, engine)["input.mean"].isfinite().all()
+        moments = engine(algorithm.moments, Algorithm.start(algorithm, engine)).totals()
+        assert moments["count"] == sum(n for n in vectors.counts if n >= 100)
+
+
+CNN = {"encoder": "cnn", "dimension": 4, "batch_size": 32, "momentum": 0.9, "steps": 1}
+
+
+def test_rows_are_standardised_channel_by_channel_over_all_clients():
+    draw = torch.Generator().manual_seed(0)
+    images = {
+        name: torch.randn(n, 3, 8, 9, generator=draw) * torch.tensor([2.0, 0.5, 0.0])[:, None, None] + shift
+        for name, n, shift in (("one", 20, 0.0), ("two", 50, 3.0))
+    }
+    images = {name: x.index_fill(1, torch.tensor([2]), 7.0) for name, x in images.items()}  # a channel that is constant
+    federation = Federation.from_arrays({name: (x, torch.arange(len(x)) % 2) for name, x in images.items()})
+    algorithm = FedSPM(small_settings(predictor=CNN, router=CNN), task_of(federation))
+    with LocalEngine(federation, seed=0, workers=1) as engine:
+        engine.enrol(algorithm)
+        shared = Algorithm.start(algorithm, engine)
+    everything = torch.cat(list(images.values())).transpose(0, 1).flatten(1).double()
+    torch.testing.assert_close(shared["input.mean"].double(), everything.mean(1), rtol=1e-5, atol=1e-5)
+    torch.testing.assert_close(
+        shared["input.scale"][:2].double(), everything[:2].std(1, unbiased=False), rtol=1e-5, atol=0.0
+    )
+    assert shared["input.scale"][2] == 1
+
+
+def test_the_server_knows_which_round_it_lengthens(vectors):
+    algorithm = FedSPM(small_settings(), task_of(vectors))
+    rounds, lengthened = [], algorithm.lengthened
+    algorithm.lengthened = lambda shared, update, round: rounds.append(round) or lengthened(shared, update, round)
+    with LocalEngine(vectors, seed=0, workers=1) as engine:
+        shared = begin(algorithm, engine)
+        for number in (0, 2):
+            one_round(algorithm, engine, shared, number)
+    assert rounds == [0, 2]
+
+
+def test_no_two_clients_rounds_or_steps_draw_the_same_batches():
+    def batches(name, round, step, steps=2):
+        client = Client(name, 0, torch.zeros(40, 1), torch.zeros(40, dtype=torch.long), {}, round, 0)
+        return client.batches(step, 40, steps).order
+
+    drawn = [batches(*who) for who in (("a", 0, "s"), ("b", 0, "s"), ("a", 1, "s"), ("a", 0, "t"))]
+    assert len({tuple(order.flatten().tolist()) for order in drawn}) == 4
+    first, second = drawn[0]
+    assert not torch.equal(first, second)  # nor two passes
+    assert sorted(second.tolist()) == list(range(40))
+    assert torch.equal(drawn[0], batches("a", 0, "s"))
 
 
 def test_a_component_that_dies_makes_no_nan(vectors):
