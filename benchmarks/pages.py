@@ -1,4 +1,5 @@
-"""Write what results/*/cells.jsonl say into the README, docs/results.md and every page of docs/algorithms.
+"""Write what results/*/cells.jsonl say into the README, docs/results.md and every page of docs/algorithms, and
+what can be set into docs/settings.md.
 
 `python benchmarks/pages.py`, after `fedspm experiment NAME`; tests/test_docs.py checks that all say the same.
 """
@@ -11,6 +12,7 @@ from fedspm.experiments import load_plan
 from fedspm.experiments.coverage import missing, named_seeds, reductions
 from fedspm.experiments.records import Records
 from fedspm.experiments.results import beside_the_paper, bridge_table, marked, panel_methods, panel_tables
+from fedspm.reference import settings
 from fedspm.tables import MARKDOWN, markdown_table
 
 ROOT = Path(__file__).parents[1]
@@ -116,7 +118,26 @@ def filled(page: str) -> str:
     return re.sub(between, lambda at: f"<!-- {at[1]} -->\n\n{tables(at[1])}\n\n<!-- end -->", page, flags=re.DOTALL)
 
 
+def all_settings() -> str:
+    """docs/settings.md: a table for every table of a configuration."""
+    text = [
+        "# Settings",
+        "",
+        "What a CONFIG.toml and `--set KEY=VALUE` may say; `fedspm settings [WORD]…` lists the same in the terminal. A",
+        "default is followed by those of the preset `paper` and of data sets where they differ. A person wins over the",
+        "preset, the preset over the data set. Every run folder has its whole configuration in `config.toml`.",
+    ]
+    tables = {each.key.rpartition(".")[0]: [] for each in settings()}
+    for each in settings():
+        tables[each.key.rpartition(".")[0]].append([f"`{each.key}`", each.defaults, each.values, each.meaning])
+    for name, rows in tables.items():
+        text += ["", f"## {f'`{name}`' if name else 'Without a table'}", ""]
+        text += markdown_table(["key", "default", "values", "meaning"], rows, words=4)
+    return "\n".join(text) + "\n"
+
+
 def main() -> None:
+    (ROOT / "docs" / "settings.md").write_text(all_settings())
     for name in dict.fromkeys(map(algorithm_of, PAPER)):
         page = ROOT / "docs" / "algorithms" / f"{name.replace('-', '_')}.md"
         before, _, rest = page.read_text().partition(HEADING)

@@ -6,7 +6,7 @@ import pytest
 
 from fedspm.config import load_config, recorded, resolve
 from fedspm.errors import DamagedFile, FedSPMError
-from fedspm.nested import dotted, parse_assignments
+from fedspm.nested import dotted, flat, parse_assignments
 
 
 def test_the_papers_settings_are_the_defaults():
@@ -39,6 +39,11 @@ def test_settings_that_shift_images_are_refused_for_own_data_however_it_is_named
     for data in ({"name": str(tmp_path)}, {"name": "own", "path": str(tmp_path)}):
         with pytest.raises(FedSPMError, match=r"shift\.colour is for images that are still to be divided"):
             resolve({"data": data, "shift": {"colour": 0.9}})
+
+
+def test_what_was_written_down_is_taken_even_where_it_means_nothing():
+    said = {"data": {"name": "fed-isic2019", "clients": 8, "size": 64}, "rounds": 5, "horizon": 4}
+    assert recorded(said).data.clients == 8
 
 
 @pytest.mark.parametrize("name", ["cifar10", "cifar100"])
@@ -93,7 +98,11 @@ def test_toml_there_and_back():
         ({"workers": 0}, "workers = 0"),
         ({"data": {"alpha_intra": float("inf")}}, "data.alpha_intra = inf"),
         ({"data": {"name": ["cifar10"]}}, "data.name"),
-        ({"data": {"name": "cifar10", "size": 64}}, "data.size: the images of cifar10 all have one size"),
+        ({"data": {"name": "cifar10", "size": 64}}, "data.size: the images of cifar10 are taken in their own size"),
+        ({"data": {"size": 14}}, "data.size: the images of fashion-sample are taken"),
+        ({"data": {"client_column": "site"}}, "data.client_column says how your own table is read; fashion-sample is"),
+        ({"data": {"name": "arrays", "clients": 5}}, "data.clients is for .*; a Federation is divided already"),
+        ({"rounds": 5, "horizon": 4}, "rounds = 5: nothing is learnt after the horizon of 4"),
         ({"data": {"name": "fed-isic2019", "clients": 6}}, "data.clients is for images"),
     ],
 )
@@ -101,6 +110,21 @@ def test_mistakes_get_a_sentence(values, sentence):
     with pytest.raises(FedSPMError, match=sentence) as caught:
         resolve(values)
     assert "\n" not in str(caught.value)
+
+
+def test_settings_that_divide_are_refused_for_a_plugin_that_loads_a_federation(monkeypatch, vectors):
+    monkeypatch.setattr("fedspm.config.load_data", lambda *asked: vectors)
+    assert resolve({}).federation() is vectors
+    with pytest.raises(FedSPMError, match=r"data\.clients is for images .* fashion-sample comes divided"):
+        resolve({"data": {"clients": 5}}).federation()
+    with pytest.raises(FedSPMError, match=r"shift\.colour is for images"):
+        resolve({"shift": {"colour": 0.1}}).federation()
+
+
+def test_names_may_be_a_list_or_a_text_with_commas():
+    for names in ("north, south", ["north", "south"]):
+        assert resolve({"sites": {"names": names}}).sites.names == ("north", "south")
+        assert resolve({"data": {"without": names}}).data.without == ("north", "south")
 
 
 def test_assignments():
@@ -112,6 +136,9 @@ def test_assignments():
     with pytest.raises(FedSPMError, match="key=value"):
         parse_assignments(["router.steps"])
     assert dotted({"a.b.c": 1, "a.d": 2}) == {"a": {"b": {"c": 1}, "d": 2}}
+    assert flat({"a": {"b": {"c": 1}, "d": 2}}) == {"a.b.c": 1, "a.d": 2}
+    with pytest.raises(FedSPMError, match="1 is no key"):
+        dotted({1: 2})
 
 
 def test_a_bad_file(tmp_path):

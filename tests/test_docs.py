@@ -53,6 +53,7 @@ def test_the_readme_and_the_pages_say_what_the_cells_say(monkeypatch):
         assert pages.section(name).strip() in (DOCS / "algorithms" / f"{name.replace('-', '_')}.md").read_text()
     results = (DOCS / "results.md").read_text()
     assert pages.filled(results) == results
+    assert pages.all_settings() == (DOCS / "settings.md").read_text()
     assert all(f"<!-- {name} -->" in results for name in EXPERIMENTS)
 
 

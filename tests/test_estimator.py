@@ -239,7 +239,7 @@ def test_clients_without_test_rows_are_fine(vectors):
 
 
 def test_settings_survive_saving(vectors, tmp_path):
-    settings = {"min_count": 20, "options.mu": 0.5, "rounds": 2, "predictor.steps": 1, "shift.colour": 0.1}
+    settings = {"min_count": 20, "options.mu": 0.5, "rounds": 2, "predictor.steps": 1, "em.hold": 1}
     model = FederatedClassifier("fedprox", settings=settings).fit(vectors)
     model.set_params(components=5)  # after the fit: what is saved is what was fitted
     model.save(tmp_path / "model")

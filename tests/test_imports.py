@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedspm"
-LEAVES = {"errors", "nested", "plugins", "ports", "randomness", "version"}
+LEAVES = {"errors", "nested", "plugins", "ports", "randomness", "strict", "version"}
 MAY_IMPORT = {
     "errors": set(),
     "nested": {"errors"},
     "ports": set(),
+    "strict": {"errors"},
     "randomness": set(),
     "version": set(),
     "plugins": {"errors"},
@@ -27,6 +28,7 @@ MAY_IMPORT = {
     "data_pictures": {"data", "pictures"},
     "plot": LEAVES | {"config", "data", "data_pictures", "files", "pictures"},
     "config": LEAVES | {"core", "data"},
+    "reference": {"algorithms", "config", "nested", "strict"},
     "evaluation": LEAVES | {"core", "data"},
     "checkpoints": LEAVES | {"core", "files"},
     "runs": LEAVES | {"core", "data", "algorithms", "checkpoints", "config", "evaluation", "files", "manifest"},

@@ -12,17 +12,18 @@ from torch import Tensor, nn
 
 from fedspm.algorithms import algorithm_named
 from fedspm.checkpoints import Checkpoint
-from fedspm.config import IN_MEMORY, Config, resolve
+from fedspm.config import Config, resolve
 from fedspm.core.local import chunks
 from fedspm.core.replies import Tensors
-from fedspm.core.settings import Strict
 from fedspm.data.arrays import as_input, as_labels, in_order, require_finite
 from fedspm.data.federation import Federation
+from fedspm.data.settings import IN_MEMORY
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import Model, evaluate
 from fedspm.manifest import manifest
 from fedspm.nested import dotted
 from fedspm.runs import GIVEN, Run, task_of
+from fedspm.strict import Strict
 from fedspm.training import begin, in_process, one_round, personalised
 
 

@@ -21,12 +21,22 @@ def dotted(settings: Mapping[str, Any]) -> dict[str, Any]:
     """{"router.steps": 20} as {"router": {"steps": 20}}."""
     nested: dict[str, Any] = {}
     for key, value in settings.items():
+        if not isinstance(key, str):
+            raise FedSPMError(f"{key!r} is no key; settings have dotted ones, for instance 'router.steps'")
         *tables, last = key.split(".")
         inner: dict[str, Any] = {last: value}
         for table in reversed(tables):
             inner = {table: inner}
         nested = merged(nested, inner)
     return nested
+
+
+def flat(settings: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """{"router": {"steps": 20}} as {"router.steps": 20}."""
+    values: dict[str, Any] = {}
+    for key, value in settings.items():
+        values |= flat(value, f"{prefix}{key}.") if isinstance(value, Mapping) else {prefix + key: value}
+    return values
 
 
 def parse_assignments(assignments: list[str]) -> dict[str, Any]:

@@ -7,10 +7,11 @@ import numpy as np
 from matplotlib.figure import Figure
 
 from fedspm import data_pictures, pictures
-from fedspm.config import OWN, Config
+from fedspm.config import Config
 from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import shifted
 from fedspm.data.partition import draw_mixing, partition_by_class
+from fedspm.data.settings import OWN
 from fedspm.data.sources import Images, load_data
 from fedspm.files import explained, write_atomically
 

@@ -27,10 +27,11 @@ from fedspm.checkpoints import (
     round_of,
     write_checkpoint,
 )
-from fedspm.config import IN_MEMORY, Config, load_config, recorded
+from fedspm.config import Config, load_config, recorded
 from fedspm.core.algorithm import Algorithm, Task
 from fedspm.core.replies import Tensors, plain
 from fedspm.data.federation import Federation
+from fedspm.data.settings import IN_MEMORY
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.evaluation import Model
 from fedspm.files import explained, read_json, write_atomically
@@ -58,6 +59,8 @@ class Run:
         if not any(map(len, federation.test or ())):
             raise FedSPMError("no client has a row to evaluate on; set a larger data.test_fraction, or bring test rows")
         algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
+        if config.variant != "1x" and not algorithm.variants:
+            raise FedSPMError(f"variant = {config.variant}: {config.algorithm} has no variants; leave it out")
         return cls.create(path, config, manifest(federation, algorithm, command)), federation
 
     def go_on(self) -> tuple["Checkpoint | None", Federation]:

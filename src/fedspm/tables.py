@@ -171,14 +171,16 @@ def made_with(record: Record) -> str:
     )
 
 
-def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
+def markdown_table(headings: Sequence[str], rows: Sequence[Sequence[str]], words: int = 1) -> list[str]:
+    """The first columns have words and go to the left, the others have numbers and go to the right."""
     widths = [max(len(row[i]) for row in (headings, *rows)) for i in range(len(headings))]
 
     def line(cells: Sequence[str]) -> str:
-        padded = [cells[0].ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(cells[1:], widths[1:]))]  # noqa: B905
-        return "| " + " | ".join(padded) + " |"
+        left = [cell.ljust(width) for cell, width in zip(cells[:words], widths[:words], strict=True)]
+        right = [cell.rjust(width) for cell, width in zip(cells[words:], widths[words:], strict=True)]
+        return "| " + " | ".join(left + right) + " |"
 
-    rule = ["-" * widths[0], *("-" * (width - 1) + ":" for width in widths[1:])]
+    rule = [*("-" * width for width in widths[:words]), *("-" * (width - 1) + ":" for width in widths[words:])]
     return [line(headings), line(rule), *map(line, rows)]
 
 

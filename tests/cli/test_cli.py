@@ -194,6 +194,15 @@ def test_help_names_every_option_with_its_default():
     assert text.count("default") >= 14
 
 
+def test_settings_are_listed_found_by_word_and_given_as_json():
+    every = fedspm("settings").stdout
+    assert "em.server_step = 4.0; paper: 1.0" in every
+    assert "options.mu = 0.01" in every
+    found = json.loads(fedspm("settings", "router", "momentum", "--json").stdout)
+    assert [(each["key"], each["default"]) for each in found] == [("router.momentum", 0.95)]
+    assert "no setting has 'nowhere' in it" in one_sentence("settings", "nowhere")
+
+
 def test_tensorboard_by_option(tmp_path):
     train(tmp_path / "board", "--tensorboard", "--rounds", "2")
     assert list((tmp_path / "board" / "tensorboard").glob("events.*"))

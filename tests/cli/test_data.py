@@ -131,3 +131,15 @@ def test_a_natural_federation_trains_and_says_what_is_absent(tmp_path):
     for name in ("balanced_accuracy", "average_balanced_accuracy"):
         assert 0 <= metrics[name] <= 1
     assert metrics["clients"].keys() == {"vidir-molemax", "vidir-modern", "rosendahl", "msk", "vienna-dias"}
+
+
+def test_check_and_train_say_the_same_of_a_client_with_fewer_rows_than_components(tmp_path):
+    rows = [f"north,{k % 7},{k % 5},{k % 2}" for k in range(40)] + [f"south,{k},{k % 3},{k % 2}" for k in range(3)]
+    table = tmp_path / "few.csv"
+    table.write_text("\n".join(["client,a,b,label", *rows]))
+    refused = fedspm("data", "check", table, check=False)
+    assert refused.returncode == 1
+    assert "client 'south' has 2 training rows, fewer than the 3 components" in refused.stdout
+    assert fedspm("data", "check", table, "--set", "components=2").returncode == 0
+    trained = fedspm("train", "--data", table, "--components", 2, "--rounds", 1, "--out", tmp_path / "run")
+    assert "warning: client 'south' has 2 training rows: too few" in trained.stderr

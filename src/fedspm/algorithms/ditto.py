@@ -10,7 +10,7 @@ from fedspm.algorithms.fedprox import squared_distance
 from fedspm.algorithms.personal import PersonalModel
 from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Tensors
-from fedspm.core.settings import Strict
+from fedspm.strict import Strict
 
 
 class Ditto(PersonalModel):

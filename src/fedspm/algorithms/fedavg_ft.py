@@ -5,7 +5,7 @@ from pydantic import Field
 from fedspm.algorithms.personal import PersonalModel
 from fedspm.core.local import Client
 from fedspm.core.replies import Rows, Tensors
-from fedspm.core.settings import Strict
+from fedspm.strict import Strict
 
 
 class FedAvgFT(PersonalModel):

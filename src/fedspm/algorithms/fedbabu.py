@@ -11,8 +11,8 @@ from fedspm.algorithms.fedavg import FedAvg
 from fedspm.core.algorithm import Algorithm
 from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Rows, Tensors
-from fedspm.core.settings import Strict
 from fedspm.mixture.model import HEAD, log_likelihood
+from fedspm.strict import Strict
 
 
 class FedBABU(FedAvg):

@@ -19,9 +19,10 @@ from fedspm.algorithms.fedspm import FedSPM
 from fedspm.core.algorithm import Task
 from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Tensors
-from fedspm.core.settings import Settings, Strict
+from fedspm.core.settings import Settings
 from fedspm.mixture import em
 from fedspm.mixture.model import HEAD, TILT, log_likelihood, log_ratio
+from fedspm.strict import Strict
 
 LABEL_SHARE, WEIGHT_DECAY = 0.9, 5e-4  # configs/feddrm.yaml of the authors
 

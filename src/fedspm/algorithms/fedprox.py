@@ -11,7 +11,7 @@ from torch import Tensor
 from fedspm.algorithms.fedavg import FedAvg
 from fedspm.core.local import Batch
 from fedspm.core.replies import Tensors
-from fedspm.core.settings import Strict
+from fedspm.strict import Strict
 
 
 class FedProx(FedAvg):

@@ -2,7 +2,7 @@
 
 from fedspm.cli.app import main
 
-from fedspm.cli import train, compare, experiment, look, serve, clients, federation, data, data_check, bench  # isort: skip
+from fedspm.cli import train, compare, experiment, look, serve, clients, federation, data, data_check, settings, bench  # isort: skip
 
 __all__ = [
     "bench",
@@ -15,5 +15,6 @@ __all__ = [
     "look",
     "main",
     "serve",
+    "settings",
     "train",
 ]

@@ -15,6 +15,7 @@ from fedspm.errors import FedSPMError
 from fedspm.terminal import console, plain_table
 
 if TYPE_CHECKING:
+    from fedspm.config import Config
     from fedspm.data.findings import Findings
 
 ALPHAS = "0.5,1,2"  # those of fedspm.plot, which takes long to import
@@ -29,8 +30,9 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Tell what a training would see, and what is wrong; the exit code is 1 if it could not be trained on."""
-    from fedspm.config import OWN, resolve
+    from fedspm.config import resolve
     from fedspm.data.findings import inspect, inspect_draft
+    from fedspm.data.settings import OWN
 
     settings = resolve(layers(None, {"data.name": path}, set_))
     with console.status("reading the data"):
@@ -39,6 +41,8 @@ def check(
             findings = inspect_draft(data.own(), data.test_fraction, settings.seed, data.validation_fraction)
         else:
             findings = inspect(settings.federation(), f"the data set {path}, divided over clients")
+    if not findings.problems:
+        _try(settings, findings)
     if as_json:
         print(json.dumps({"path": path, "trainable": not findings.problems, **asdict(findings)}, ensure_ascii=False))
     else:
@@ -66,12 +70,25 @@ def plot(
         say(f"picture  {picture}")
 
 
+def _try(settings: "Config", findings: "Findings") -> None:
+    """Would the method of these settings take it? It may need more rows, or other networks."""
+    from fedspm.algorithms import algorithm_named
+    from fedspm.core.algorithm import Task
+
+    counts = tuple(client["train"] for client in findings.clients.values())
+    task = Task(tuple(findings.shape), len(findings.classes), tuple(findings.clients), counts)
+    try:
+        algorithm_named(settings.algorithm)(settings, task)
+    except FedSPMError as error:
+        findings.problems.append(str(error))
+
+
 def _alphas(text: str) -> list[float]:
     try:
         alphas = [float(each) for each in text.split(",")]
     except ValueError as error:
         raise FedSPMError(f"{text!r}: give numbers with commas between them, for instance {ALPHAS}") from error
-    if min(alphas) <= 0 or max(alphas) == float("inf"):
+    if not all(0 < alpha < float("inf") for alpha in alphas):  # nor nan
         raise FedSPMError(f"{text!r}: concentrations are greater than zero, and finite")
     return alphas
 

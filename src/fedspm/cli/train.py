@@ -1,5 +1,6 @@
 """fedspm train | resume."""
 
+import warnings
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
     from fedspm.checkpoints import Checkpoint
     from fedspm.data.federation import Federation
     from fedspm.runs import Run
+
+SHOWN_WARNINGS = 5
 
 
 @app.command()
@@ -75,6 +78,7 @@ def train(
 ) -> None:
     """Train, evaluate and write a run folder with a report."""
     from fedspm.config import resolve
+    from fedspm.data.settings import OWN
     from fedspm.engines.local import choose_device
     from fedspm.runs import Run
 
@@ -105,6 +109,8 @@ def train(
     with console.status("reading the data"):
         run, federation = Run.begin(folder, settings, as_typed())
     _describe(run)
+    if settings.data.name == OWN:
+        _warn(federation, settings.data.path)
     with run.locked():
         _train(run, federation)
 
@@ -133,6 +139,17 @@ def resume(
         if checkpoint:
             say(f"{run}: going on after round {checkpoint.round} of {opened.config.rounds}")
         _train(opened, federation, checkpoint)
+
+
+def _warn(federation: "Federation", path: Path | None) -> None:
+    """What `fedspm data check` would have said."""
+    from fedspm.data.findings import inspect
+
+    found = inspect(federation, "your own data").warnings
+    for text in found[:SHOWN_WARNINGS]:
+        warnings.warn(text, stacklevel=2)
+    if (more := len(found) - SHOWN_WARNINGS) > 0:
+        warnings.warn(f"… and {more} more: {program()} data check {quote(str(path))}", stacklevel=2)
 
 
 def _describe(run: "Run") -> None:

@@ -15,10 +15,11 @@ from torch import Tensor, nn
 
 from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Reply, Rows, Tensors
-from fedspm.core.settings import Block, Settings, Strict
+from fedspm.core.settings import Block, Settings
 from fedspm.encoders import Encoder, build_encoder
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.randomness import torch_generator
+from fedspm.strict import Strict, problem
 
 INPUT = ("input.mean", "input.scale")  # how rows are standardised
 Answer = TypeVar("Answer", bound=Reply)
@@ -107,8 +108,7 @@ class Algorithm(ABC):
         try:
             return cls.Options.model_validate(settings.options)
         except ValidationError as error:
-            first = error.errors()[0]
-            raise FedSPMError(f"options.{first['loc'][0]} = {first['input']!r}: {first['msg'].lower()}") from error
+            raise FedSPMError(f"options.{problem(error, cls.Options)}") from error
 
     def encoder(self, role: Literal["predictor", "router"], copies: int) -> Encoder:
         """The encoder of a role: the network that was given for it, or the one that the settings name."""

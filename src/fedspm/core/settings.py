@@ -2,11 +2,9 @@
 
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import Field, model_validator
 
-
-class Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+from fedspm.strict import Strict
 
 
 class Block(Strict):
@@ -65,7 +63,7 @@ class Wire(Strict):
 
 
 class Settings(Strict):
-    algorithm: str = Field("fedspm", description="which method")
+    algorithm: str = Field("fedspm", description="fedspm, one of the nine others of docs/algorithms, or a plugin's")
     components: int = Field(3, ge=1, description="C, components a client")
     variant: Literal["1x", "cx"] = Field("1x", description="1x: components share one encoder; cx: one encoder each")
     rounds: int = Field(200, ge=1, description="rounds to train")

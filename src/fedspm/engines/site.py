@@ -24,7 +24,7 @@ from fedspm.core.algorithm import Algorithm, Task
 from fedspm.core.leaving import Departure
 from fedspm.core.local import Client
 from fedspm.core.replies import Both, Reply, Rows, Tensors
-from fedspm.core.settings import Settings, Strict
+from fedspm.core.settings import Settings
 from fedspm.data.federation import Part
 from fedspm.engines import wire
 from fedspm.engines.local import choose_device
@@ -32,6 +32,7 @@ from fedspm.engines.rows import SiteRows, load_rows
 from fedspm.engines.store import Store, noise_secret
 from fedspm.errors import DamagedFile, FedSPMError, Refused
 from fedspm.evaluation import count_right
+from fedspm.strict import Strict, problem
 from fedspm.version import __version__
 
 ENCODERS = ("auto", "resnet", "cnn", "mlp")
@@ -58,8 +59,7 @@ class SiteConfig(Strict):
         except (OSError, tomllib.TOMLDecodeError) as error:
             raise FedSPMError(f"{path} cannot be read: {error}") from error
         except ValidationError as error:
-            first = error.errors()[0]
-            raise FedSPMError(f"{path}: {'.'.join(map(str, first['loc']))}: {first['msg'].lower()}") from error
+            raise FedSPMError(f"{path}: {problem(error, cls)}") from error
         places: dict[str, Any] = {"state": (path.parent / config.state).resolve()}
         if ":" not in config.rows:
             places["rows"] = str((path.parent / config.rows).resolve())

@@ -10,10 +10,10 @@ from pydantic import Field
 
 from fedspm.comparison import named_rows, row_settings
 from fedspm.config import load_config, resolve
-from fedspm.core.settings import Strict
 from fedspm.errors import FedSPMError
 from fedspm.grid import Cell
 from fedspm.nested import merged
+from fedspm.strict import Strict
 
 FOLDER = Path(__file__).parent
 EXPERIMENTS = ("table1", "table2", "momentum", "components", "isic", "ablation")  # in the order of the paper, ours last

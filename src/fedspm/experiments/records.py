@@ -15,6 +15,7 @@ from fedspm.experiments.plan import Key, Plan
 from fedspm.files import write_atomically
 from fedspm.grid import Cell
 from fedspm.runs import Run
+from fedspm.strict import problem
 
 
 class Metrics(BaseModel, strict=True):
@@ -66,10 +67,7 @@ class Records:
                     raise FedSPMError(f"it has {' '.join(map(str, key))} twice")
                 found[key] = line
         except (OSError, ValueError, FedSPMError) as error:  # bad UTF-8, JSON and fields are ValueErrors
-            reason = str(error)
-            if isinstance(error, ValidationError):
-                first = error.errors()[0]
-                reason = f"{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            reason = problem(error, Line) if isinstance(error, ValidationError) else str(error)
             raise DamagedFile(
                 f"{self.path} is damaged after {len(found)} lines ({reason}); take it from git again, or delete it"
             ) from error

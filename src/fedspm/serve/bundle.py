@@ -30,10 +30,11 @@ from fedspm.algorithms import algorithm_named
 from fedspm.core.algorithm import Task
 from fedspm.core.replies import Tensors, plain
 from fedspm.core.serving import Servable
-from fedspm.core.settings import Settings, Strict
+from fedspm.core.settings import Settings
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.files import read_json
 from fedspm.serve.novelty import Novelty
+from fedspm.strict import Strict, problem
 
 FORMAT = 1
 TENSORS = "application/x-safetensors"  # content type of packed tensors
@@ -131,9 +132,7 @@ def read_card(folder: Path, kind: str) -> Card:
     try:
         card = Card.model_validate(read_json(path))
     except ValidationError as error:
-        first = error.errors()[0]
-        where = ".".join(map(str, first["loc"]))
-        raise DamagedFile(f"{path} is damaged at {where}: {first['msg']}") from error
+        raise DamagedFile(f"{path} is damaged at {problem(error, Card)}") from error
     if card.format != FORMAT:
         raise FedSPMError(f"{folder} has format {card.format}, this version of fedspm reads {FORMAT}; export it anew")
     return card

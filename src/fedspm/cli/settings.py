@@ -1,0 +1,42 @@
+"""fedspm settings: what can be set, and what it means."""
+
+import json
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+from rich.padding import Padding
+from rich.text import Text
+
+from fedspm.cli.app import app
+from fedspm.cli.options import AsJson
+from fedspm.cli.speaking import say
+from fedspm.errors import FedSPMError
+from fedspm.terminal import console
+
+
+@app.command()
+def settings(
+    words: Annotated[
+        list[str] | None, typer.Argument(metavar="[WORD]...", help="Only settings that have all of these words.")
+    ] = None,
+    as_json: AsJson = False,
+) -> None:
+    """List what a configuration file and --set may say: key, default, values, meaning."""
+    from fedspm.reference import settings
+
+    found = [each for each in settings() if all(word.lower() in str(each).lower() for word in words or [])]
+    if not found:
+        raise FedSPMError(f"no setting has {' and '.join(map(repr, words or []))} in it; `fedspm settings` lists all")
+    if as_json:
+        print(json.dumps([asdict(each) for each in found], ensure_ascii=False, default=str))
+        return
+    table = None
+    for each in found:
+        if table is not None and each.key.rpartition(".")[0] != table:
+            console.print()
+        table = each.key.rpartition(".")[0]
+        line = Text.assemble((each.key, "bold"), f" = {each.defaults}", (f"   ({each.values})", "dim"))
+        console.print(line, soft_wrap=True)
+        console.print(Padding(Text(each.meaning), (0, 0, 0, 4), expand=False))
+    say("\nset one with --set KEY=VALUE, or in a CONFIG.toml: what is before the dot is a table there")
