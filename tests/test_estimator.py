@@ -296,3 +296,12 @@ def test_columns_of_a_table_are_matched_by_name():
         Federation.from_arrays({name: (Table(x, range(6)), y) for name, (x, y) in data.items()})
     )
     assert not hasattr(numbered, "feature_names_in_")
+
+
+def test_a_row_that_is_too_far_from_all_is_named(vectors):
+    model = FederatedClassifier("fedspm", components=2, rounds=1).fit(vectors)
+    x = vectors.train[0].x[:4].numpy().copy()
+    x[2] = 3e38
+    for ask in (model.route, model.predict_proba, model.predict):
+        with pytest.raises(FedSPMError, match="cannot be computed for row 2: values of x are too far"):
+            ask(x)

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
-from torch import Tensor, nn
+from torch import nn
 
 from fedspm.algorithms import algorithm_named
 from fedspm.checkpoints import Checkpoint
@@ -19,7 +19,7 @@ from fedspm.data.arrays import as_input, as_labels, in_order, require_finite
 from fedspm.data.federation import Federation
 from fedspm.data.settings import IN_MEMORY
 from fedspm.errors import FedSPMError
-from fedspm.evaluation import Model, evaluate
+from fedspm.evaluation import Model, evaluate, require_finite_answers
 from fedspm.manifest import manifest
 from fedspm.nested import dotted
 from fedspm.runs import GIVEN, Run, task_of
@@ -132,17 +132,17 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if not self.model_.algorithm.routes:
             raise FedSPMError(f"{self.algorithm} cannot route; only methods with a model of x can")
-        return self._collect(x, self.model_.posterior)
+        return self._collect(x, self.model_.posterior)[0]
 
     def predict_proba(self, x: Any, client: str | None = None) -> np.ndarray:
         """(n, K): class probabilities of the client each row is routed to, or of the client that is named."""
         check_is_fitted(self)
         if client is None:
-            return self._collect(x, lambda embedding: self.model_.answer(embedding)[1])
+            return self._collect(x, self.model_.answer)[-1]
         if str(client) not in self.client_names_:
             raise FedSPMError(f"there is no client {client!r}; known are {', '.join(self.client_names_)}")
         index = self.client_names_.index(str(client))
-        return self._collect(x, lambda embedding: self.model_.local(index, embedding))
+        return self._collect(x, lambda embedding: self.model_.local(index, embedding))[0]
 
     def predict(self, x: Any, client: str | None = None) -> np.ndarray:
         """(n,): labels, after routing, or as the named client sees it."""
@@ -177,12 +177,17 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise FedSPMError("the classes of this federation differ from those the model was trained on")
         return evaluate(self.model_, federation)
 
-    def _collect(self, x: Any, function: Callable[[Tensors], Tensor | None]) -> np.ndarray:
+    def _collect(self, x: Any, function: Callable[[Tensors], Any]) -> list[np.ndarray]:
+        """What a function makes of all rows: a tensor, or several."""
         rows = as_input(in_order(x, self.manifest_.get("columns")), self.model_.algorithm.task.shape)
         require_finite(rows, "x")
         with torch.no_grad():
             parts = [function(self.model_.embed(chunk)) for chunk in chunks(rows)]
-        return torch.cat([part for part in parts if part is not None]).numpy(force=True)
+        several = [part if isinstance(part, tuple) else (part,) for part in parts]
+        found = [torch.cat(each) for each in zip(*several, strict=True) if each[0] is not None]
+        for each in found:
+            require_finite_answers(each, "a probability")
+        return [each.numpy(force=True) for each in found]
 
     # -- files -------------------------------------------------------------------------------------------------------
 

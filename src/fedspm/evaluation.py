@@ -22,6 +22,7 @@ from fedspm.core.replies import Tensors
 from fedspm.data.federation import Federation, Part
 from fedspm.errors import FedSPMError
 
+NAMED = 8  # rows that an error names
 SMALLEST = 1e-30  # a probability below this counts as this: one row must not make a mean infinite
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -76,6 +77,16 @@ class Model:
         if posterior is None:
             return None, self.votes(embedding)
         return posterior, self.routed(posterior.argmax(1), embedding)
+
+
+def require_finite_answers(found: Float[Tensor, "n *_"], what: str, first: int = 0) -> None:
+    """A row of finite but absurd values overflows inside a network, and NaN has no likeliest class. `first` is the
+    number of the first row."""
+    bad = (~torch.isfinite(found.flatten(1)).all(1)).nonzero()[:, 0].tolist()
+    if bad:
+        named = f"row{'s' * (len(bad) > 1)} {', '.join(str(first + j) for j in bad[:NAMED])}"
+        named += f" and {len(bad) - NAMED} more" * (len(bad) > NAMED)
+        raise FedSPMError(f"{what} cannot be computed for {named}: values of x are too far from all that is known")
 
 
 @dataclass(frozen=True)

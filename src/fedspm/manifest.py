@@ -13,6 +13,7 @@ import torch
 
 from fedspm.core.algorithm import Algorithm
 from fedspm.data.federation import Federation
+from fedspm.data.images import UNIT
 from fedspm.version import __version__
 
 ELSEWHERE = "at the sites"  # fingerprint of rows that are not here
@@ -27,9 +28,10 @@ def manifest(federation: Federation, algorithm: Algorithm, command: str) -> dict
     }
 
 
-def site_manifest(algorithm: Algorithm, classes: np.ndarray) -> dict[str, Any]:
-    """Of a run across sites, whose rows nobody here has seen."""
-    return facts(algorithm, classes, "fedspm federation train") | {"data_fingerprint": ELSEWHERE}
+def site_manifest(algorithm: Algorithm, classes: np.ndarray, pixels: bool) -> dict[str, Any]:
+    """Of a run across sites, whose rows nobody here has seen; `pixels`: all say that theirs are as image files."""
+    found = {"data_fingerprint": ELSEWHERE, "range": UNIT if pixels else None}
+    return facts(algorithm, classes, "fedspm federation train") | found
 
 
 def facts(algorithm: Algorithm, classes: np.ndarray, command: str) -> dict[str, Any]:

@@ -9,11 +9,11 @@ import torch
 from torch import Tensor
 
 from fedspm.core.local import chunks
-from fedspm.data.images import are_pixels, read_image
+from fedspm.data.images import UNIT, are_pixels, not_pixels, read_image
 from fedspm.data.own import read_vectors
 from fedspm.data.table import ENDINGS as TABLES
 from fedspm.errors import FedSPMError
-from fedspm.evaluation import Model
+from fedspm.evaluation import Model, require_finite_answers
 from fedspm.runs import Run
 
 
@@ -24,7 +24,7 @@ def read_queries(run: Run, files: Sequence[Path]) -> tuple[list[dict[str, Any]],
     known = run.manifest
     for file in files:
         if file.suffix.lower() in (*TABLES, ".npz"):
-            x = read_vectors(file, known["shape"], known.get("columns"), known.get("range", (0.0, 1.0))[1])
+            x = read_vectors(file, known["shape"], known.get("columns"), known.get("range", UNIT))
             names += [{"file": str(file), "row": j} for j in range(1, len(x) + 1)]
             rows += x
         else:
@@ -35,12 +35,9 @@ def read_queries(run: Run, files: Sequence[Path]) -> tuple[list[dict[str, Any]],
 
 
 def _require_pixels(run: Run) -> None:
-    low, high = run.manifest.get("range", (0.0, 1.0))
-    if len(run.task.shape) == 3 and not are_pixels(low, high):
-        raise FedSPMError(
-            f"{run.path} was trained on values from {low:g} to {high:g}, image files are read as values from 0 to 1; "
-            "give an .npz archive with an array x"
-        )
+    ends = run.manifest.get("range", UNIT)
+    if len(run.task.shape) == 3 and not are_pixels(ends):
+        raise FedSPMError(f"{run.path} was trained on {not_pixels(ends)}; give an .npz archive with an array x")
 
 
 def answer(run: Run, rows: Sequence[Tensor]) -> list[dict[str, Any]]:
@@ -48,14 +45,19 @@ def answer(run: Run, rows: Sequence[Tensor]) -> list[dict[str, Any]]:
     model = run.model()
     if not model.algorithm.routes:
         raise FedSPMError(f"{run.path}: {run.config.algorithm} cannot route; ask one client with FederatedClassifier")
-    answers = [replies(model, x, run.classes) for x in chunks(torch.stack(list(rows)))]
-    return [reply for part in answers for reply in part]
+    answers: list[dict[str, Any]] = []
+    for x in chunks(torch.stack(list(rows))):
+        answers += replies(model, x, run.classes, len(answers) + 1)
+    return answers
 
 
 @torch.no_grad()
-def replies(model: Model, x: Tensor, classes: np.ndarray) -> list[dict[str, Any]]:
+def replies(model: Model, x: Tensor, classes: np.ndarray, first: int = 1) -> list[dict[str, Any]]:
+    """`first` is the number of the first row."""
     posterior, probabilities = model.answer(model.embed(x))
     assert posterior is not None
+    require_finite_answers(posterior, "P(client | x)", first)
+    require_finite_answers(probabilities, "P(class | x)", first)
     names = model.algorithm.task.names
     return [
         {

@@ -10,7 +10,6 @@ import jinja2
 import numpy as np
 import torch
 from matplotlib.figure import Figure
-from torch import Tensor
 
 from fedspm import data_pictures, pictures
 from fedspm.data.federation import Federation
@@ -46,7 +45,7 @@ def _write_samples(folder: Path, federation: Federation) -> Path:
     """The first test row of every client, in a form that `fedspm route` takes."""
     tests = [part for part in federation.test or () if len(part)]
     folder.mkdir(exist_ok=True)
-    if len(federation.shape) == 3 and (federation.shape[0] not in (1, 3) or not are_pixels(*federation.range)):
+    if len(federation.shape) == 3 and (federation.shape[0] not in (1, 3) or not are_pixels(federation.range)):
         archive = io.BytesIO()  # no image file holds such channels or values
         np.savez(archive, x=np.array([part.x[0].numpy() for part in tests]))
         write_atomically(folder / "queries.npz", archive.getvalue())
@@ -101,12 +100,9 @@ def _labels(federation: Federation) -> Figure:
 
 def _queries(model: Model, federation: Federation) -> Figure:
     assert federation.test is not None
-    rows: list[Tensor] = []
-    truth: list[tuple[str, str]] = []
-    for name, part in list(zip(federation.names, federation.test, strict=True))[:QUERIES]:
-        if len(part):
-            rows.append(part.x[0])
-            truth.append((name, str(federation.classes[int(part.y[0])])))
+    tested = [(name, part) for name, part in zip(federation.names, federation.test, strict=True) if len(part)][:QUERIES]
+    rows = [part.x[0] for _, part in tested]
+    truth = [(name, str(federation.classes[int(part.y[0])])) for name, part in tested]
     return pictures.queries(rows, replies(model, torch.stack(rows), np.asarray(federation.classes)), truth)
 
 

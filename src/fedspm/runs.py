@@ -225,7 +225,7 @@ class Run:
     def last_metrics(self) -> dict[str, Any]:
         metrics = self.metrics()
         if not metrics:
-            how = f"`fedspm resume {self.path}` trains on"
+            how = f"`fedspm resume {quote(str(self.path))}` trains on"
             if self.config.data.name == IN_MEMORY:
                 how = "use FederatedClassifier.load(path).evaluate(federation)"
             raise FedSPMError(f"{self.path} has no metrics; {how}")
@@ -262,7 +262,7 @@ class Run:
 
     def sketch(self) -> Tensors:
         if not self.has_sketch():
-            how = f"training writes it at its end, for an older run `fedspm resume {self.path}` does"
+            how = f"training writes it at its end, for an older run `fedspm resume {quote(str(self.path))}` does"
             if self.config.data.name == IN_MEMORY:
                 how = "FederatedClassifier writes none; train with `fedspm train --data PATH` on the same rows in files"
             raise FedSPMError(f"{self.path} has no sketch of the baseline; {how}")

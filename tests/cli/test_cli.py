@@ -2,6 +2,7 @@
 
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -51,6 +52,26 @@ def test_train_ends_with_a_table_the_report_and_what_next(run):
     for word in ("system", "average", "routing", "client-0", "client-2", "report.html", "try next", "fedspm route"):
         assert word in text
     assert "multiply-adds" in text
+
+
+def test_what_it_says_to_try_next_can_be_typed(run):
+    _, text = run
+    line = next(line for line in text.splitlines() if line.startswith("try next"))
+    arguments = line.removeprefix("try next").strip().partition(" ")[2]
+    typed = f"{shlex.quote(sys.executable)} -m fedspm {arguments}"
+    answered = subprocess.run(typed, shell=True, capture_output=True, text=True, check=True)
+    assert answered.stdout.count("answered by") == 3
+
+
+def test_a_report_needs_no_test_rows_of_the_first_clients(tmp_path):
+    lines = [f"c{i},{j % 7},{(i + j) % 5},{j % 2},train" for i in range(8) for j in range(12)]
+    lines += [f"c7,{j},{j % 3},{j % 2},test" for j in range(6)]
+    (tmp_path / "late.csv").write_text("\n".join(["client,a,b,label,split", *lines]))
+    done = fedspm("train", "--data", tmp_path / "late.csv", "--rounds", 1, "--out", tmp_path / "run")
+    assert "report.html" in done.stdout
+    far = tmp_path / "far.csv"
+    far.write_text("a,b\n1,2\n3e38,1\n")
+    assert "cannot be computed for row 2" in one_sentence("route", tmp_path / "run", far)
 
 
 def test_the_run_folder(run):

@@ -91,6 +91,24 @@ def test_train_and_test_above_or_below_the_clients(tmp_path, above):
     assert [len(part) for part in (*federation.train, *federation.test)] == [5, 5, 4, 4]
 
 
+@pytest.mark.parametrize("splits", [("train", "val", "test"), ("training", "validation")])
+def test_folders_of_one_data_set_are_not_taken_for_clients(tmp_path, splits):
+    """PATH/SPLIT/CLASS/image.png: held-out images would be trained on."""
+    for split in splits:
+        for label in ("cat", "dog"):
+            picture(tmp_path / split / label / "0.png")
+    with pytest.raises(FedSPMError, match=r"the folders in .* parts of one data set, not clients"):
+        Federation.from_folder(tmp_path)
+
+
+@pytest.mark.parametrize("splits", [("train", "test"), ("train", "valid")])
+def test_archives_of_one_data_set_are_not_taken_for_clients(tmp_path, splits):
+    for split in splits:
+        np.savez(tmp_path / f"{split}.npz", x=np.arange(12.0).reshape(6, 2), y=np.arange(6) % 2)
+    with pytest.raises(FedSPMError, match="not clients; an archive a client has x, y, x_test and y_test"):
+        Federation.from_folder(tmp_path)
+
+
 def test_every_bad_image_is_named(tmp_path):
     folder_of_images(tmp_path)
     (tmp_path / "north" / "cat" / "text.jpg").write_text("I am not an image")

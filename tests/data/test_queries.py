@@ -63,7 +63,7 @@ def test_images_are_asked_as_they_were_trained_on(tmp_path, x):
         (tmp_path / client).parent.mkdir(exist_ok=True)
         np.savez(tmp_path / f"{client}.npz", x=x, y=np.arange(6) % 2)
     federation = Federation.from_folder(tmp_path / "train", test_fraction=None)
-    asked = read_vectors(tmp_path / "q.npz", federation.shape, None, federation.range[1])
+    asked = read_vectors(tmp_path / "q.npz", federation.shape, None, federation.range)
     assert torch.equal(asked, federation.train[0].x)
 
 
@@ -72,5 +72,5 @@ def test_a_model_of_bytes_in_memory_is_asked_with_bytes(tmp_path):
     first = np.moveaxis(BYTES, 3, 1)[..., :3]  # (n, 4, 12, 3): the channels come first
     federation = Federation.from_arrays({name: (first, np.arange(6) % 2) for name in "ab"})
     np.savez(tmp_path / "q.npz", x=first)
-    asked = read_vectors(tmp_path / "q.npz", federation.shape, None, federation.range[1])
+    asked = read_vectors(tmp_path / "q.npz", federation.shape, None, federation.range)
     assert torch.equal(asked, federation.train[0].x)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from fedspm import Federation
 from fedspm.onboarding import remove
 from fedspm.runs import Run
 from fedspm.serve import batching
@@ -57,6 +58,26 @@ def test_json_and_tensors_are_answered_as_the_model_answers(served, rows):
     assert one["novel"] is None  # a run on arrays in memory has nothing to calibrate with
     assert one["seconds"] > 0
     assert sum(one["components"]) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("shape", [(6,), (3, 4, 4)])
+def test_bytes_are_answered_as_the_model_answers_them(tmp_path, shape):
+    """A model that was fitted on values from 0 to 255 gets bytes as they are, and so do vectors in any case."""
+    random = np.random.default_rng(0)
+    rows = {
+        name: (random.integers(low, low + 100, (40, *shape)).astype(np.uint8), np.arange(40) % 2)
+        for name, low in (("a", 0), ("b", 150))
+    }
+    model = trained(Federation.from_arrays(rows), tmp_path / "run", rounds=2)
+    export(Run.open(tmp_path / "run"), tmp_path / "bundle")
+    x = torch.from_numpy(np.concatenate([rows["a"][0][:3], rows["b"][0][:3]]))
+
+    async def act(http, router, board):
+        return (await http.post("/v1/route", content=save({"x": x}), headers=TENSORS)).json()
+
+    posterior = [list(answer["posterior"].values()) for answer in ask(tmp_path / "bundle", act)["answers"]]
+    assert np.allclose(posterior, model.route(x), atol=1e-6)
+    assert model.route(x).argmax(1).tolist() == [0, 0, 0, 1, 1, 1]
 
 
 def test_a_dead_node_is_replaced_by_the_next_best_and_the_reply_says_so(served, rows):

@@ -176,9 +176,21 @@ def everything(
             bundle / "router", nodes, secret=secret, tokens=callers, limits=Limits(rate=rate), deadline=deadline
         )
         say(f"page      http://127.0.0.1:{port}/")
-        say(f"try next  curl --data-binary @{run}/samples/{made.current.model.card.names[0]}.png \\")
-        say(f"            -H 'content-type: image/png' http://127.0.0.1:{port}/v1/predict")
+        for line in _how_to_ask(run / "samples", f"http://127.0.0.1:{port}/v1/predict"):
+            say(line)
         serve(router_app(made, run / "samples"), listen)
+
+
+def _how_to_ask(samples: Path, address: str) -> list[str]:
+    """A command that asks for one of the samples that the report of a run left, if it can be typed."""
+    if images := sorted(samples.glob("*.png")):
+        what, kind = f"--data-binary @{quote(str(images[0]))}", "image/png"
+    elif (table := samples / "queries.csv").exists():
+        row = table.read_text("utf-8").splitlines()[1]
+        what, kind = f"-d '{{\"x\": [{row}]}}'", "application/json"
+    else:
+        return []
+    return [f"try next  curl {what} \\", f"            -H 'content-type: {kind}' {address}"]
 
 
 def _address(host: str, port: int, certificate: Path | None) -> str:

@@ -128,8 +128,8 @@ def resume(
     opened = Run.open(run)
     if opened.across_sites:
         raise FedSPMError(
-            f"{run} is trained across sites; go on with: {program()} federation resume {run} --superlink HOST:PORT"
-            + (" (for as many rounds as it began with)" if rounds else "")
+            f"{run} is trained across sites; go on with: {program()} federation resume {quote(str(run))} "
+            "--superlink HOST:PORT" + (" (for as many rounds as it began with)" if rounds else "")
         )
     with opened.locked():
         with console.status("reading the data"):
@@ -173,7 +173,7 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     with watching(config.rounds, done, run.path / "tensorboard" if config.tensorboard else None) as watcher:
         done = train(config, federation, run.algorithm(), run, watcher, checkpoint)
     if done < config.rounds:
-        say(f"stopped after round {done}; go on with: {program()} resume {run.path}")
+        say(f"stopped after round {done}; go on with: {program()} resume {quote(str(run.path))}")
         raise typer.Exit(INTERRUPTED)
     with console.status("writing the report"):
         report, samples = write_report(run, run.model(), federation)
@@ -181,6 +181,7 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     show_results(metrics, f"\nafter {metrics['round']} rounds, accuracy on test rows")
     say(f"report    {report}")
     if run.algorithm().routes:
-        say(f"try next  {program()} route {quote(str(run.path))} {quote(str(samples))}")
+        what = f"{quote(str(samples.parent))}/{samples.name}"  # which may be a pattern, and is not quoted
+        say(f"try next  {program()} route {quote(str(run.path))} {what}")
     if config.data.name == "fashion-sample":
         say(f"          {program()} train --data fashion-mnist     (all 70,000 images)")

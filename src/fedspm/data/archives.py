@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.draft import Draft, Reading, text_of
-from fedspm.data.images import are_pixels
+from fedspm.data.images import UNIT, Ends, bytes_as_values
+from fedspm.data.splits import refuse_splits
 from fedspm.errors import DamagedFile, FedSPMError
 
 LARGEST = 1 << 36  # bytes of one array; a header that promises more is not believed
@@ -70,6 +71,9 @@ def read_archive(path: Path, how: Reading) -> Draft:
 
 def read_archives(paths: Sequence[Path]) -> Draft:
     """An archive a client: x and y, and perhaps x_test and y_test."""
+    if len(paths) > 1:
+        how = "an archive a client has x, y, x_test and y_test, one of all clients x, y, client and split"
+        refuse_splits([path.stem for path in paths], f"the archives in {paths[0].parent}", how)
     draft = Draft(str(paths[0].parent), "a NumPy archive a client")
     for file in paths:
         try:
@@ -105,15 +109,15 @@ def _rows(draft: Draft, x: np.ndarray, where: str) -> Tensor | np.ndarray:
         return x
 
 
-def input_of(x: np.ndarray, where: str, shape: Sequence[int] | None = None, largest: float = 1.0) -> Tensor:
+def input_of(x: np.ndarray, where: str, shape: Sequence[int] | None = None, ends: Ends = UNIT) -> Tensor:
     """The array x of an archive, with the channels of images first and bytes as values from 0 to 1.
 
-    Queries are read as training data is. `shape` is that of the model's rows, which is not to be turned around;
-    a model whose rows had larger values than 1 was given bytes as they are, and gets them so.
+    Queries are read as training data is. `shape` is that of the model's rows, which is not to be turned around, and
+    `ends` are their smallest and largest value.
     """
     rows = as_input(x if shape is not None and x.shape[1:] == tuple(shape) else _channels_first(x), shape, where)
     require_finite(rows, where)
-    return rows.div_(255) if x.dtype == np.uint8 and rows.ndim == 4 and are_pixels(0, largest) else rows
+    return bytes_as_values(rows, x, ends)
 
 
 def _channels_first(x: np.ndarray) -> np.ndarray:

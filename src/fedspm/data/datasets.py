@@ -5,7 +5,7 @@ from typing import Any
 
 from fedspm.data.columns import USUAL, Block, Column, read_blocks
 from fedspm.data.draft import Draft, Reading
-from fedspm.data.splits import SPLITS, refuse_other_splits
+from fedspm.data.splits import SPLITS, refuse_splits
 from fedspm.errors import FedSPMError
 
 
@@ -20,7 +20,7 @@ def read_datasets(given: Any, how: Reading) -> Draft:
         parts = {str(natural.get(i, f"client-{i}")): given.load_partition(i) for i in range(given.num_partitions)}
         blocks = [block for name, part in parts.items() for block in _blocks(name, part, name, how)]
     elif isinstance(given, Mapping) and not _is_split(given):
-        refuse_other_splits(map(str, given), "these data sets")
+        refuse_splits(map(str, given), "these data sets")
         form = "a data set a client"
         blocks = [block for name, part in given.items() for block in _blocks(str(name), part, str(name), how)]
     else:

@@ -7,8 +7,8 @@ import numpy as np
 
 from fedspm.data.draft import Draft, Reading
 from fedspm.data.images import ENDINGS, image_size, read_images
+from fedspm.data.splits import are_splits, refuse_splits
 
-SPLITS = {"train", "test"}
 FORM = "a folder a client, in it a folder a class of images"
 
 
@@ -31,13 +31,16 @@ def read_folder(path: Path, how: Reading) -> Draft:
 
 def _images(path: Path, draft: Draft, alone: bool) -> Iterator[tuple[str, str, str, Path]]:
     """(client, split, class, file) of every image, in a fixed order. `alone`: PATH itself may be the one client."""
-    top = [path] if alone and _holds_classes(path) else _folders(path)
-    split_above = bool(top) and {folder.name.lower() for folder in top} <= SPLITS
+    itself = alone and _holds_classes(path)
+    top = [path] if itself else _folders(path)
+    split_above = are_splits(folder.name for folder in top)
+    if not split_above and not itself:
+        refuse_splits([folder.name for folder in top], f"the folders in {path}")
     for folder in top:
         clients = _folders(folder) if split_above else [folder]
         for client in clients:
             inside = _folders(client)
-            split_below = bool(inside) and {each.name.lower() for each in inside} <= SPLITS
+            split_below = are_splits(each.name for each in inside)
             for part in inside if split_below else [client]:
                 split = folder.name if split_above else part.name if split_below else "train"
                 yield from ((client.name, split.lower(), *rest) for rest in _classes(part, client.name, draft))
@@ -46,7 +49,7 @@ def _images(path: Path, draft: Draft, alone: bool) -> Iterator[tuple[str, str, s
 def _holds_classes(path: Path) -> bool:
     """Do images lie one folder below, or below train and test?"""
     inside = _folders(path)
-    if inside and {folder.name.lower() for folder in inside} <= SPLITS:
+    if are_splits(folder.name for folder in inside):
         inside = [each for folder in inside for each in _folders(folder)]
     return any(file.suffix.lower() in ENDINGS for folder in inside for file in folder.iterdir() if file.is_file())
 

@@ -11,6 +11,7 @@ from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 import torch
+from jaxtyping import Float
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
@@ -18,6 +19,8 @@ from fedspm.errors import DamagedFile, FedSPMError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # tried in this order; Pillow knows many more
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
+UNIT = (0.0, 1.0)  # smallest and largest value of an image that is read from a file
+Ends = Sequence[float] | None  # smallest and largest value of some rows; None: not known
 SIDE = 64  # images of different or larger sizes are scaled to this, unless a size is given
 ROUNDING = 1e-3  # by which fractions may lie outside 0 to 1: less than half a byte
 BROKEN = (UnidentifiedImageError, Image.DecompressionBombError, OSError, ValueError, SyntaxError, TypeError)
@@ -102,9 +105,22 @@ def image_size(side: int | None, batches: Sequence[Any]) -> tuple[int, int]:
     return only if only and max(only) <= SIDE else (SIDE, SIDE)
 
 
-def are_pixels(low: float, high: float) -> bool:
+def are_pixels(ends: Ends) -> bool:
     """Are these the ends of values as image files are read, from 0 to 1, give or take some rounding?"""
-    return low >= -0.01 and high <= 1.01
+    return ends is not None and ends[0] >= -0.01 and ends[1] <= 1.01
+
+
+def not_pixels(ends: Ends) -> str:
+    """What else they are."""
+    known = f"values from {ends[0]:g} to {ends[1]:g}" if ends else "values that are not known here"
+    return f"{known}, and image files have values from 0 to 1"
+
+
+def bytes_as_values(rows: Float[Tensor, "n *shape"], given: Any, ends: Ends = UNIT) -> Tensor:
+    """Images that were given as bytes have values from 0 to 1, as image files have; unless the rows that a model was
+    trained on had others: it was given bytes as they are, and gets them so. Vectors are never changed."""
+    were_bytes = str(getattr(given, "dtype", "")).removeprefix("torch.") == "uint8"
+    return rows / 255 if were_bytes and rows.ndim == 4 and are_pixels(ends) else rows
 
 
 def encode_png(x: Tensor) -> bytes:

@@ -12,6 +12,7 @@ from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.columns import numbers
 from fedspm.data.draft import Draft, Reading
 from fedspm.data.folder import read_folder
+from fedspm.data.images import UNIT, Ends
 from fedspm.data.table import ENDINGS, columns_of, read_table, read_tables
 from fedspm.errors import FedSPMError
 
@@ -47,10 +48,10 @@ def _read_folder(path: Path, how: Reading) -> Draft:
     return read_folder(path, how)
 
 
-def read_vectors(path: Path, shape: Sequence[int], names: Sequence[str] | None, largest: float = 1.0) -> Tensor:
+def read_vectors(path: Path, shape: Sequence[int], names: Sequence[str] | None, ends: Ends = UNIT) -> Tensor:
     """Queries: the rows of a table, by the names of the features, or the array x of an archive.
 
-    `largest` is the largest value of the rows that the model was trained on.
+    `ends` are the smallest and the largest value of the rows that the model was trained on.
     """
     if path.suffix.lower() != ".npz":
         x = as_input(_cells(path, names), shape, str(path))
@@ -59,7 +60,7 @@ def read_vectors(path: Path, shape: Sequence[int], names: Sequence[str] | None, 
     arrays = read_npz(path)
     if "x" not in arrays:
         raise FedSPMError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected an array x")
-    x = input_of(arrays["x"], str(path), shape, largest)
+    x = input_of(arrays["x"], str(path), shape, ends)
     if not len(x):
         raise FedSPMError(f"{path} has no rows")
     return x

@@ -8,11 +8,16 @@ SPLITS = {"train", "test"}
 OTHERS = {"training", "testing", "val", "valid", "validation", "dev", "eval", "holdout"}
 
 
-def refuse_other_splits(names: Iterable[str], what: str) -> None:
+def are_splits(names: Iterable[str]) -> bool:
+    """Are they train and test, or one of the two?"""
+    return set() < {name.lower() for name in names} <= SPLITS
+
+
+HOW = "name them train and test, and leave out or join the rest"
+
+
+def refuse_splits(names: Iterable[str], what: str, how: str = HOW) -> None:
     """A data set a client is expected; taken for clients, held-out rows would be trained on."""
     called = list(names)
     if called and {name.lower() for name in called} <= SPLITS | OTHERS:
-        raise FedSPMError(
-            f"{what} are called {', '.join(called)}: parts of one data set, not clients; name them train and test, and "
-            "leave out or join the rest"
-        )
+        raise FedSPMError(f"{what} are called {', '.join(called)}: parts of one data set, not clients; {how}")

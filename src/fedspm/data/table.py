@@ -10,7 +10,7 @@ from typing import Any
 from fedspm.data.columns import USUAL, Block, Column, read_blocks
 from fedspm.data.draft import Draft, Reading
 from fedspm.data.parquet import Table
-from fedspm.data.splits import SPLITS, refuse_other_splits
+from fedspm.data.splits import are_splits, refuse_splits
 from fedspm.errors import DamagedFile, FedSPMError
 
 ENDINGS = (".csv", ".tsv", ".parquet")
@@ -28,9 +28,9 @@ def read_table(path: Path, how: Reading) -> Draft:
 
 def read_tables(paths: Sequence[Path], how: Reading) -> Draft:
     """A table a client; or train and test, each with a client column."""
-    apart = {path.stem.lower() for path in paths} <= SPLITS
+    apart = are_splits(path.stem for path in paths)
     if not apart:
-        refuse_other_splits([path.stem for path in paths], f"the tables in {paths[0].parent}")
+        refuse_splits([path.stem for path in paths], f"the tables in {paths[0].parent}")
     draft = Draft(str(paths[0].parent), "tables train and test with a client column" if apart else "a table a client")
     blocks = []
     for path in paths:

@@ -3,6 +3,7 @@
 import time
 from collections.abc import Callable
 from pathlib import Path
+from shlex import quote
 
 import tomli_w
 
@@ -61,13 +62,17 @@ def follow(
             if not _at_work(run):
                 raise FedSPMError(
                     f"nobody works on {run}: the server's process did not start within {silence:g} s, or is gone; "
-                    f"look into the SuperLink's log, then go on with: fedspm federation resume {run}"
+                    f"look into the SuperLink's log, then go on with: {_resuming(run)}"
                 )
             heard = time.monotonic()
         time.sleep(0.5)
     outcome = read_json(run / OUTCOME)
     if not outcome.get("done"):
-        raise FedSPMError(f"{outcome.get('error', 'the run stopped')}; go on with: fedspm federation resume {run}")
+        raise FedSPMError(f"{outcome.get('error', 'the run stopped')}; go on with: {_resuming(run)}")
+
+
+def _resuming(run: Path) -> str:
+    return f"fedspm federation resume {quote(str(run))} --superlink HOST:PORT"
 
 
 def lines_of(run: Path) -> list[str]:

@@ -81,7 +81,7 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
             nodes = {name: site.node for name, site in sites.items()}
             task, classes = agreed_task(sites, config.sites.names)
             algorithm = algorithm_named(config.algorithm)(config, task)
-            run.describe(site_manifest(algorithm, classes))
+            run.describe(site_manifest(algorithm, classes, all(site.pixels for site in sites.values())))
         algorithm = run.algorithm()
         engine = FlowerEngine(post, algorithm, np.asarray(run.classes), run.id, nodes, log)
         checkpoint = run.latest() if run.has_checkpoint() else None

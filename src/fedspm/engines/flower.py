@@ -97,6 +97,7 @@ class Introduction:
     rows: int
     shape: tuple[int, ...]
     classes: tuple[Any, ...]
+    pixels: bool  # its values are as those of image files
 
 
 @dataclass(frozen=True)
@@ -118,7 +119,8 @@ def introduce(
         try:
             header = wire.header_of(answer) if isinstance(answer, RecordDict) else {}
             classes = tuple(json.loads(header["classes"]))
-            site = Introduction(node, int(header["rows"]), tuple(map(int, header["shape"])), classes)
+            shape, pixels = tuple(map(int, header["shape"])), bool(header.get("pixels"))
+            site = Introduction(node, int(header["rows"]), shape, classes, pixels)
         except (Refused, KeyError, ValueError, TypeError) as error:
             why = header.get("why", repr(error)) if isinstance(answer, RecordDict) else answer
             say(f"node {node} did not introduce itself: {why}")  # somebody else's, or gone again

@@ -1,6 +1,7 @@
 """A site's rows: a safetensors file that it made, or a function of its own. They never leave the site."""
 
 import json
+import re
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
@@ -14,6 +15,7 @@ from torch import Tensor
 
 from fedspm.data.arrays import as_input, as_rows, require_finite
 from fedspm.data.federation import Federation, Part
+from fedspm.data.images import are_pixels, bytes_as_values
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.files import write_atomically
 
@@ -28,8 +30,11 @@ class SiteRows:
 
     @classmethod
     def of(cls, x: Any, y: Any, test_x: Any = None, test_y: Any = None) -> "SiteRows":
+        """Images that are given as bytes become values from 0 to 1."""
         rows, labels = as_rows((x, y), "rows")
+        rows = bytes_as_values(rows, x)
         held = rows[:0] if test_x is None else as_input(test_x, rows.shape[1:], "test rows")
+        held = bytes_as_values(held, test_x)
         held, test_labels = as_rows((held, labels[:0] if test_y is None else test_y), "test rows")
         require_finite(rows, "rows")
         require_finite(held, "test rows")
@@ -41,6 +46,11 @@ class SiteRows:
     def shape(self) -> tuple[int, ...]:
         return tuple(self.train.x.shape[1:])
 
+    @property
+    def pixels(self) -> bool:
+        x = self.train.x
+        return bool(x.numel()) and are_pixels((float(x.min()), float(x.max())))
+
     def encoded(self, classes: np.ndarray) -> tuple[Part, Part]:
         """Both parts with the numbers that all sites of a run use for the classes."""
         order = {label: i for i, label in enumerate(classes.tolist())}
@@ -50,9 +60,14 @@ class SiteRows:
         return Part(self.train.x, number[self.train.y]), Part(self.test.x, number[self.test.y])
 
 
+def is_function(source: str) -> bool:
+    """`package.module:function`; a path may have a colon in it too."""
+    return re.fullmatch(r"[\w.]+:\w+", source) is not None
+
+
 def load_rows(source: str) -> SiteRows:
     """`rows.safetensors`, or `package.module:function` that returns (x, y) or (x, y, test x, test y)."""
-    if ":" in source:
+    if is_function(source):
         return _called(source)
     try:
         with safetensors.safe_open(source, "pt") as file:

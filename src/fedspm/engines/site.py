@@ -28,7 +28,7 @@ from fedspm.core.settings import Settings
 from fedspm.data.federation import Part
 from fedspm.engines import wire
 from fedspm.engines.local import choose_device
-from fedspm.engines.rows import SiteRows, load_rows
+from fedspm.engines.rows import SiteRows, is_function, load_rows
 from fedspm.engines.store import Store, noise_secret
 from fedspm.errors import DamagedFile, FedSPMError, Refused
 from fedspm.evaluation import count_right
@@ -61,7 +61,7 @@ class SiteConfig(Strict):
         except ValidationError as error:
             raise FedSPMError(f"{path}: {problem(error, cls)}") from error
         places: dict[str, Any] = {"state": (path.parent / config.state).resolve()}
-        if ":" not in config.rows:
+        if not is_function(config.rows):
             places["rows"] = str((path.parent / config.rows).resolve())
         return config.model_copy(update=places)
 
@@ -122,9 +122,11 @@ class Site:
             torch.set_num_threads(threads)
 
     def _join(self, tag: object) -> RecordDict:
-        """How the server learns who is there: name, number of rows, shape of a row, classes."""
+        """How the server learns who is there: name, number of rows, shape of a row, classes, and whether its values are
+        as in image files."""
         rows = self.rows
         about = {"rows": len(rows.train), "shape": list(rows.shape), "classes": json.dumps(rows.classes.tolist())}
+        about["pixels"] = rows.pixels
         return wire.message({"tag": str(tag), "site": self.config.name, "version": __version__, **about})
 
     def _step(self, tag: wire.Tag, header: wire.Header, content: RecordDict) -> RecordDict:

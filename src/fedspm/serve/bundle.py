@@ -50,7 +50,7 @@ class Card(Strict):
     round: int
     settings: Settings
     shape: tuple[int, ...]
-    range: tuple[float, float]
+    range: tuple[float, float] | None  # of the training rows; None: not known, but beyond that of image files
     classes: list[str | int | float | bool]
     names: list[str]  # all clients for a router, one for a node
     counts: list[int]

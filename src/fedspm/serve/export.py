@@ -14,6 +14,7 @@ from fedspm.core.replies import Tensors
 from fedspm.core.serving import Servable
 from fedspm.core.settings import Settings
 from fedspm.data.federation import Federation
+from fedspm.data.images import UNIT
 from fedspm.errors import FedSPMError
 from fedspm.files import folder_atomically
 from fedspm.randomness import torch_generator
@@ -68,7 +69,7 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
         **_common(algorithm, version, run.classes.tolist()),
         "made_from": run.manifest["data_fingerprint"],
         "round": checkpoint.round,
-        "range": run.manifest.get("range", (0.0, 1.0)),
+        "range": run.manifest.get("range", UNIT),
     }
     folders = folder_names(list(task.names)) if nodes else []
     everybody = common | {
@@ -111,7 +112,7 @@ def export_site(kept: AtSite, out: Path) -> str:
         **_common(algorithm, version, kept.description["classes"]),
         "made_from": kept.run,
         "round": kept.round,
-        "range": (0.0, 1.0),
+        "range": None,  # a node gets rows, never image files
         "names": [kept.name],
         "counts": [task.counts[i]],
     }

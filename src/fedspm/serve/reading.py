@@ -18,7 +18,7 @@ from starlette.requests import Request
 from torch import Tensor
 
 from fedspm.data.arrays import as_input, require_finite
-from fedspm.data.images import are_pixels, read_image
+from fedspm.data.images import are_pixels, bytes_as_values, not_pixels, read_image
 from fedspm.errors import FedSPMError
 from fedspm.serve.bundle import TENSORS, Card, unpack
 from fedspm.serve.guard import Limits, Refused, read_body
@@ -107,12 +107,8 @@ class Pixels:
 
 
 def _images(files: list[bytes], single: bool, card: Card, limits: Limits) -> tuple[Tensor, bool]:
-    low, high = card.range
-    if not are_pixels(low, high):
-        raise Refused(
-            415,
-            f"the clients' rows have values from {low:g} to {high:g}, image files from 0 to 1; send JSON or tensors",
-        )
+    if not are_pixels(card.range):
+        raise Refused(415, f"the clients' rows have {not_pixels(card.range)}; send JSON or tensors")
     pixels = Pixels(limits.pixels)
     try:
         return torch.stack([read_image(file, card.shape, "the image", pixels.take) for file in files]), single
@@ -157,8 +153,8 @@ def _tensors(body: bytes, card: Card) -> tuple[Tensor, bool]:
         raise Refused(400, str(error)) from error
     if set(tensors) != {"x"}:
         raise Refused(422, "the body must have one tensor, named x")
-    x: Tensor = tensors["x"]
-    return _rows(x.float() / 255 if x.dtype is torch.uint8 else x, card)
+    rows, single = _rows(tensors["x"], card)
+    return bytes_as_values(rows, tensors["x"], card.range), single
 
 
 def _rows(x: Any, card: Card) -> tuple[Any, bool]:

@@ -11,15 +11,14 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import torch
 from fastapi import FastAPI, Request
-from jaxtyping import Float
 from torch import Tensor
 
 from fedspm.core.process import one_core_threads
 from fedspm.data.images import encode_png
 from fedspm.errors import FedSPMError
+from fedspm.evaluation import require_finite_answers
 from fedspm.serve.batching import Batcher, Worker
 from fedspm.serve.bundle import Card, RouterModel, Sight, load_router
 from fedspm.serve.dispatch import Answered, Dispatcher, RemoteNode
@@ -31,7 +30,6 @@ from fedspm.serve.transport import Http, Transport
 
 DEADLINE = 10.0  # seconds that an answer may take
 LOOKED_AT_ONCE = 1024  # rows; many, so that each node gets a large part of them
-NAMED = 8  # rows that a refusal names
 WARNING = "this query resembles the data of no client; do not rely on the answer"
 NODE_LINE = 'north = "https://north.example:8001"'
 log = logging.getLogger("fedspm.serve")
@@ -93,8 +91,8 @@ class Router:
         self.metrics.waiting.set(self._waiting)
         try:
             looked = await self._batcher.ask(query.x)
-            _require_finite(looked.sight.posterior.numpy(), "P(client | x)")
-            _require_finite(looked.sight.components.numpy(), "P(component | x)")
+            _require_finite(looked.sight.posterior, "P(client | x)")
+            _require_finite(looked.sight.components, "P(component | x)")
             answered = await self._predict(query.x, looked, how, began + self.deadline) if how.predict else None
         finally:
             self._waiting -= len(query.x)
@@ -113,7 +111,7 @@ class Router:
             answered = await nodes.blend(version, x, looked.sight, deadline, how.top)
         else:
             answered = await nodes.best(version, x, looked.sight, deadline)
-        _require_finite(answered.probabilities, "P(class | x)")
+        _require_finite(torch.from_numpy(answered.probabilities), "P(class | x)")
         return answered
 
     async def _look(self, questions: list[Tensor]) -> list[Looked]:
@@ -239,13 +237,11 @@ def replies(looked: Looked, answered: Answered | None) -> list[dict[str, Any]]:
     return found
 
 
-def _require_finite(found: Float[np.ndarray, "n *_"], what: str) -> None:
-    """A row of finite but absurd values overflows inside a network. JSON has no NaN, and NaN has no likeliest class."""
-    bad = np.flatnonzero(~np.isfinite(found.reshape(len(found), -1)).all(1)).tolist()
-    if bad:
-        named = f"row{'s' * (len(bad) > 1)} {', '.join(map(str, bad[:NAMED]))}"
-        named += f" and {len(bad) - NAMED} more" * (len(bad) > NAMED)
-        raise Refused(422, f"{what} cannot be computed for {named}: values of x are too far from all that is known")
+def _require_finite(found: Tensor, what: str) -> None:
+    try:
+        require_finite_answers(found, what)
+    except FedSPMError as error:
+        raise Refused(422, str(error)) from error
 
 
 def _data_url(x: Tensor) -> str:

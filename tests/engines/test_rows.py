@@ -1,0 +1,43 @@
+"""A site's rows: from a file that it made, or from a function of its own."""
+
+import numpy as np
+import pytest
+import torch
+
+from fedspm.engines.rows import SiteRows, load_rows, save_rows
+from fedspm.engines.site import SiteConfig
+from fedspm.errors import DamagedFile
+
+Y = np.arange(4) % 2
+
+
+def test_images_that_are_given_as_bytes_have_values_from_0_to_1(tmp_path):
+    """As image files have, which a router will be asked with."""
+    x = np.random.default_rng(0).integers(0, 256, (4, 3, 8, 8), np.uint8)
+    save_rows(tmp_path / "rows.safetensors", x, Y, x[:1], Y[:1])
+    rows = load_rows(str(tmp_path / "rows.safetensors"))
+    assert torch.equal(rows.train.x, torch.from_numpy(x) / 255)
+    assert torch.equal(rows.test.x, torch.from_numpy(x[:1]) / 255)
+    assert rows.pixels
+
+
+@pytest.mark.parametrize(
+    ("x", "pixels"),
+    [(np.full((4, 3, 8, 8), 200.0), False), (np.full((4, 3, 8, 8), -1.0), False), (np.full((4, 3, 8, 8), 0.5), True)],
+)
+def test_a_site_says_whether_its_values_are_as_in_image_files(x, pixels):
+    assert SiteRows.of(x, Y).pixels is pixels
+
+
+def test_vectors_of_bytes_stay_as_they_are():
+    assert SiteRows.of(np.full((4, 5), 200, np.uint8), Y).train.x.max() == 200
+
+
+def test_a_path_with_a_colon_is_a_path(tmp_path):
+    folder = tmp_path / "run 10:30"
+    folder.mkdir()
+    save_rows(folder / "rows.safetensors", np.zeros((4, 5)), Y)
+    (folder / "site.toml").write_text('name = "north"\nrows = "rows.safetensors"\nstate = "state"\n')
+    assert len(load_rows(SiteConfig.read(folder / "site.toml").rows).train) == 4
+    with pytest.raises(DamagedFile, match="rows = 'nowhere:rows' cannot be loaded"):
+        load_rows("nowhere:rows")
