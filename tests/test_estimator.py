@@ -14,6 +14,7 @@ from fedspm import FederatedClassifier, Federation
 from fedspm.algorithms import ALGORITHMS
 from fedspm.data.federation import Part
 from fedspm.errors import FedSPMError
+from fedspm.queries import replies
 from small import toy_rows
 
 
@@ -298,10 +299,12 @@ def test_columns_of_a_table_are_matched_by_name():
     assert not hasattr(numbered, "feature_names_in_")
 
 
-def test_a_row_that_is_too_far_from_all_is_named(vectors):
-    model = FederatedClassifier("fedspm", components=2, rounds=1).fit(vectors)
-    x = vectors.train[0].x[:4].numpy().copy()
+def test_a_row_that_is_too_far_from_all_is_named(served, vectors):
+    model, *_ = served
+    x = vectors.train[0].x[:4].clone()
     x[2] = 3e38
     for ask in (model.route, model.predict_proba, model.predict):
         with pytest.raises(FedSPMError, match="cannot be computed for row 2: values of x are too far"):
             ask(x)
+    with pytest.raises(FedSPMError, match=r"P\(client \| x\) cannot be computed for row 3"):  # counted as in a file
+        replies(model.model_, x, model.classes_)

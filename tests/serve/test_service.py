@@ -77,7 +77,7 @@ def test_bytes_are_answered_as_the_model_answers_them(tmp_path, shape):
 
     posterior = [list(answer["posterior"].values()) for answer in ask(tmp_path / "bundle", act)["answers"]]
     assert np.allclose(posterior, model.route(x), atol=1e-6)
-    assert model.route(x).argmax(1).tolist() == [0, 0, 0, 1, 1, 1]
+    assert not np.allclose(posterior, model.route(x / 255), atol=1e-2)
 
 
 def test_a_dead_node_is_replaced_by_the_next_best_and_the_reply_says_so(served, rows):

@@ -11,7 +11,6 @@ from typing import IO, Any, TypeVar, cast
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
@@ -116,7 +115,7 @@ def not_pixels(ends: Ends) -> str:
     return f"{known}, and image files have values from 0 to 1"
 
 
-def bytes_as_values(rows: Float[Tensor, "n *shape"], given: Any, ends: Ends = UNIT) -> Tensor:
+def bytes_as_values(rows: Tensor, given: Any, ends: Ends = UNIT) -> Tensor:
     """Images that were given as bytes have values from 0 to 1, as image files have; unless the rows that a model was
     trained on had others: it was given bytes as they are, and gets them so. Vectors are never changed."""
     were_bytes = str(getattr(given, "dtype", "")).removeprefix("torch.") == "uint8"
