@@ -299,9 +299,9 @@ def test_columns_of_a_table_are_matched_by_name():
     assert not hasattr(numbered, "feature_names_in_")
 
 
-def test_a_row_that_is_too_far_from_all_is_named(served, vectors):
-    model, *_ = served
-    x = vectors.train[0].x[:4].clone()
+def test_a_row_that_is_too_far_from_all_is_named(pictured):
+    model, _ = pictured
+    x = torch.rand(4, 3, 8, 8)
     x[2] = 3e38
     for ask in (model.route, model.predict_proba, model.predict):
         with pytest.raises(FedSPMError, match="cannot be computed for row 2: values of x are too far"):
