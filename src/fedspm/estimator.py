@@ -20,6 +20,7 @@ from fedspm.data.federation import Federation
 from fedspm.data.settings import IN_MEMORY
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import Model, evaluate, require_finite_answers
+from fedspm.files import folder_atomically
 from fedspm.manifest import manifest
 from fedspm.nested import dotted
 from fedspm.runs import GIVEN, Run, task_of
@@ -119,7 +120,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         }
         if not isinstance(self.settings or {}, Mapping):
             raise FedSPMError('settings must be a dict of dotted keys, for instance {"router.steps": 20}')
-        return resolve({"data": {"name": IN_MEMORY}}, dotted(flat), dotted(self.settings or {}))
+        wanted = dotted(self.settings or {})
+        if found := [key for key in wanted if key in OF_RUNS]:
+            raise FedSPMError(f"{found[0]} is for runs with a folder or a data set of their own; leave it out here")
+        return resolve({"data": {"name": IN_MEMORY}}, dotted(flat), wanted)
 
     def _networks(self) -> dict[str, nn.Module]:
         given = {"predictor": self.predictor, "router": self.router}
@@ -197,9 +201,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if Path(path).is_file() or (Path(path).is_dir() and any(Path(path).iterdir())):
             raise FedSPMError(f"{path} already exists and is not touched; choose another folder, or delete it")
         model = self.model_
-        run = Run.create(Path(path), self.config_, self.manifest_)
         privates = dict(zip(self.client_names_, model.privates, strict=True))
-        run.save(Checkpoint(self.config_.rounds, 0.0, model.shared, privates), keep=1)
+        with folder_atomically(Path(path)) as temporary:
+            run = Run.create(temporary, self.config_, self.manifest_)
+            run.save(Checkpoint(self.config_.rounds, 0.0, model.shared, privates), keep=1)
 
     @classmethod
     def load(
@@ -221,15 +226,18 @@ def _differences(config: Config) -> dict[str, Any]:
     usual = resolve({"preset": config.preset})
     different: dict[str, Any] = {}
     for name, value in config:
-        if isinstance(value, Strict) and name != "data":
+        if name in OF_RUNS:
+            continue
+        if isinstance(value, Strict):
             pairs = [(f"{name}.{key}", inner, getattr(getattr(usual, name), key)) for key, inner in value]
         elif isinstance(value, dict):
             pairs = [(f"{name}.{key}", inner, None) for key, inner in value.items()]
         else:
             pairs = [(name, value, getattr(usual, name))]
         different |= {key: inner for key, inner, default in pairs if inner != default}
-    given = {*PLAIN, "data", "predictor.encoder", "router.encoder"}
+    given = {*PLAIN, "predictor.encoder", "router.encoder"}
     return {key: value for key, value in different.items() if key not in given}
 
 
+OF_RUNS = ("data", "shift", "sites", "engine", "eval_every", "diagnose_every", "keep_checkpoints", "tensorboard")
 PLAIN = ("algorithm", "components", "rounds", "horizon", "variant", "preset", "workers", "device", "seed")

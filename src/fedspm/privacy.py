@@ -52,10 +52,8 @@ def not_covered(algorithm: Algorithm, shared: Tensors) -> list[str]:
     settings = algorithm.settings
     noised = {name.split(".")[0] for name in shared} | {"tau"}
     exact = {step for step, names in algorithm.leaves.items() if not names <= noised} - algorithm.after
-    if settings.em.start == "random":
+    if settings.em.start == "random" or settings.components == 1:
         exact -= {"moments", "cluster"}
-    if settings.components == 1:
-        exact -= {"cluster"}
     if max(algorithm.task.counts) < settings.min_count:
         exact &= {"evaluate"}  # no sum leaves
     return sorted(exact) + [f"{step} (which model)" for step in sorted(algorithm.partial)]

@@ -14,6 +14,11 @@ def plain(tensors: Mapping[str, Tensor]) -> Tensors:
     return {name: tensor.detach().cpu().contiguous() for name, tensor in tensors.items()}
 
 
+def moved(tensors: Mapping[str, Tensor], device: torch.device) -> Tensors:
+    """To where networks are computed. Doubles stay on the CPU, where everything that needs them is: MPS has none."""
+    return {name: each if each.dtype is torch.float64 else each.to(device) for name, each in tensors.items()}
+
+
 class Mean:
     """Σ_i weight_i · tensors_i, to be divided by Σ_i weight_i, for every tensor over the clients that sent it.
 

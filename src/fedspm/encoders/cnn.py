@@ -7,6 +7,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import max_pool2d
 
+SMALLEST = 7  # pixels a side: a smaller image is nothing after a stride and two poolings
+
 
 class CNN(nn.Module):
     def __init__(self, shape: tuple[int, ...], dimension: int, widths: tuple[int, int] = (16, 32)):

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from torch.nn.modules.dropout import _DropoutNd
 from torch.utils.flop_counter import FlopCounterMode
 
-from fedspm.encoders.cnn import CNN
+from fedspm.encoders.cnn import CNN, SMALLEST
 from fedspm.encoders.mlp import MLP
 from fedspm.encoders.resnet import ResNet
 from fedspm.errors import FedSPMError
@@ -172,6 +172,12 @@ def build_encoder(
                 raise FedSPMError(
                     f"the {role} encoder {source!r} cannot be made for rows of shape {shape}: {_reason(error)}"
                 ) from error
+    if isinstance(source, nn.Module) and copies > 1 and any(value.requires_grad for value in source.parameters()):
+        warnings.warn(
+            f"only the first of the {copies} {role} networks keeps the weights it was given; in the others what is not "
+            "frozen (requires_grad_(False)) starts anew, so that they start apart",
+            stacklevel=2,
+        )
     if any(isinstance(part, _DropoutNd) for part in networks[0].modules()):
         warnings.warn(
             f"the {role} encoder has dropout, which draws from a generator that workers share: "
@@ -185,16 +191,18 @@ def _network(
     role: str, source: Source, shape: tuple[int, ...], dimension: int, normalise: str, grid: int, fresh: bool
 ) -> nn.Module:
     if isinstance(source, nn.Module):
-        network = copy.deepcopy(source)
-        for part in network.modules() if fresh else ():  # the first copy keeps the weights it was given
-            frozen = any(not value.requires_grad for value in part.parameters())  # and every copy what nothing trains
-            if callable(reset := getattr(part, "reset_parameters", None)) and not frozen:
-                reset()
-        return network
+        network = copy.deepcopy(source).cpu()
+        return _started_apart(network) if fresh else network
+    large = len(shape) == 3 and min(shape[1:]) >= SMALLEST
     if source == "auto":
-        source = ("resnet" if role == "predictor" else "cnn") if len(shape) == 3 else "mlp"
+        source = ("resnet" if role == "predictor" else "cnn") if large else "mlp"
     if source in ("resnet", "cnn") and len(shape) != 3:
         raise FedSPMError(f"the {role} encoder {source!r} takes images, the rows have shape {shape}; use 'mlp'")
+    if source == "cnn" and not large:
+        raise FedSPMError(
+            f"the {role} encoder 'cnn' takes images of at least {SMALLEST} × {SMALLEST} pixels, the rows have shape "
+            f"{shape}; use 'mlp'"
+        )
     if source == "resnet":
         return ResNet(shape, dimension, normalise, grid)
     if source == "cnn":
@@ -204,6 +212,15 @@ def _network(
     network = (plugin("encoders", source) or _imported(role, source))(shape, dimension)
     if not isinstance(network, nn.Module):
         raise FedSPMError(f"{role}.encoder = {source!r} made a {type(network).__name__}, not an nn.Module")
+    return network
+
+
+def _started_apart(network: nn.Module) -> nn.Module:
+    """A later copy of a network that was given: what can be trained starts anew, what is frozen stays."""
+    for part in network.modules():
+        frozen = any(not value.requires_grad for value in part.parameters())
+        if callable(reset := getattr(part, "reset_parameters", None)) and not frozen:
+            reset()
     return network
 
 

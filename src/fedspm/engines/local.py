@@ -18,7 +18,7 @@ from fedspm.core.algorithm import Algorithm, Answer, Step
 from fedspm.core.leaving import Departure, arrived
 from fedspm.core.local import Client, Solver, minimise
 from fedspm.core.process import cores, keep_freed_memory, one_core_threads
-from fedspm.core.replies import Tensors
+from fedspm.core.replies import Tensors, moved
 from fedspm.core.settings import Settings
 from fedspm.core.together import together
 from fedspm.core.traffic import Traffic
@@ -136,7 +136,7 @@ class LocalEngine:
 
     def send(self, tensors: Tensors) -> Tensors:
         """To the device that clients compute on; replies come back to the CPU, where the server averages."""
-        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+        return moved(tensors, self.device)
 
     def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
         """`function` over `items` on all workers, answers in order, a few of them in flight."""

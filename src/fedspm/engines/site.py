@@ -23,7 +23,7 @@ from fedspm.algorithms import algorithm_named
 from fedspm.core.algorithm import Algorithm, Task
 from fedspm.core.leaving import Departure
 from fedspm.core.local import Client
-from fedspm.core.replies import Both, Reply, Rows, Tensors
+from fedspm.core.replies import Both, Reply, Rows, Tensors, moved
 from fedspm.core.settings import Settings
 from fedspm.data.federation import Part
 from fedspm.engines import wire
@@ -187,7 +187,7 @@ class Site:
         return self._received({name: earlier[name] for name in wanted} | arrived)
 
     def _received(self, tensors: Tensors) -> Tensors:
-        return {name: tensor.to(self.device) for name, tensor in tensors.items()}
+        return moved(tensors, self.device)
 
     def _run(self, store: Store) -> Joined:
         name = store.folder.name

@@ -68,7 +68,7 @@ class Diagnosis:
         """Everything at ζ⁽ᵗ⁾, with w⁽ᵗ⁾ for what comes after."""
         ratios = self.log_ratios(shared)
         with np.errstate(divide="ignore"):
-            mixing = np.log(np.stack([private["mixing"].double().numpy(force=True) for private in privates]))
+            mixing = np.log(np.stack([private["mixing"].cpu().double().numpy() for private in privates]))
         likelihood = self._likelihood(shared, privates)
         w = np.exp(log_posterior(ratios, self._client, mixing, likelihood))
         shift = gauge_shift(ratios, self._client, w)
@@ -98,12 +98,12 @@ class Diagnosis:
         sources = [shared[name] for name in (*self.algorithm.router.names, *TILT, *INPUT)]
         if self._last and all(one is other for one, other in zip(sources, self._last[0], strict=True)):
             return self._last[1]
-        xi, gamma = (shared[name].double() for name in TILT)
+        xi, gamma = (shared[name].cpu().double() for name in TILT)
 
         @torch.no_grad()
         def of(x: Tensor) -> Array:
-            features = self.algorithm.router(shared, self.algorithm.standardise(shared, x)).double()
-            return np.asarray(log_ratio(xi, gamma, features).numpy(force=True))
+            features = self.algorithm.router(shared, self.algorithm.standardise(shared, x)).cpu().double()
+            return np.asarray(log_ratio(xi, gamma, features))
 
         ratios = np.concatenate(list(self.map(of, (x for rows, _ in self.data for x in chunks(rows)))))
         self._last = sources, ratios
@@ -114,7 +114,7 @@ class Diagnosis:
         def of(job: tuple[Tensors, Tensor, Tensor]) -> Array:
             private, x, y = job
             found = self.algorithm.label_likelihood(private, shared, self.algorithm.standardise(shared, x), y)
-            return np.asarray(found.double().numpy(force=True))
+            return np.asarray(found.cpu().double())
 
         jobs = (
             (private, x, y)
@@ -131,18 +131,19 @@ class Diagnosis:
         def of(job: tuple[Tensor, list[Tensor]]) -> list[list[Tensor]]:
             x, forces = job
             moving = {name: shared[name].detach().requires_grad_() for name in names}
-            features = router(shared | moving, self.algorithm.standardise(shared, x)).double()
-            ratio = log_ratio(moving["tilt.xi"].double(), moving["tilt.gamma"].double(), features)
+            features = router(shared | moving, self.algorithm.standardise(shared, x)).cpu().double()
+            ratio = log_ratio(moving["tilt.xi"].cpu().double(), moving["tilt.gamma"].cpu().double(), features)
             inputs = [moving[name] for name in names]
             return [
-                [g.double() for g in torch.autograd.grad(ratio, inputs, force, retain_graph=True)] for force in forces
+                [g.cpu().double() for g in torch.autograd.grad(ratio, inputs, force, retain_graph=True)]
+                for force in forces
             ]
 
         def jobs() -> Iterator[tuple[Tensor, list[Tensor]]]:
             first = 0
             for rows, _ in self.data:
                 for x in chunks(rows):
-                    yield x, [torch.from_numpy(pull[first : first + len(x)]).to(x.device) for pull in pulls]
+                    yield x, [torch.from_numpy(pull[first : first + len(x)]) for pull in pulls]
                     first += len(x)
 
         totals: list[list[Tensor]] | None = None

@@ -82,7 +82,7 @@ class Sketch:
 
 def log_total(shared: Tensors, features: Features) -> Float[Tensor, " n"]:
     """log D(x) = logΣ_i'c τ_i'c exp(γ_i'c + ξ_i'cᵀ h_c(x))"""
-    tables = {name: shared[name].to(features) for name in (*TILT, "tau")}
+    tables = {name: shared[name].cpu().to(features.dtype) for name in (*TILT, "tau")}
     ratio = log_ratio(tables["tilt.xi"], tables["tilt.gamma"], features)
     return torch.logsumexp((ratio + tables["tau"].log()).flatten(1), dim=1)
 

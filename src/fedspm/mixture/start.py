@@ -47,7 +47,7 @@ class ComponentStart(Algorithm):
         components = self.settings.components
         if self.settings.em.start == "random":
             return torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
-        centres = self.find_centres(shared, exchange)
+        centres = self.find_centres(shared, exchange) if components > 1 else torch.zeros(1, 0)  # nothing to find
         return exchange(self.settle, shared, centres=centres).stack("tau", self.task.names)
 
     def find_centres(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "clusters f"]:
@@ -55,8 +55,6 @@ class ComponentStart(Algorithm):
         moments = exchange(self.moments, shared).totals()
         scatter = moments["products"] / moments["count"].clamp_min(1)
         best = torch.zeros(1, len(scatter), dtype=scatter.dtype)
-        if self.settings.components == 1:
-            return best
 
         def clustered(clusters: int, axis: int, iterations: int) -> tuple[Tensor, float]:
             centres = initialise.first_centres(scatter, clusters, axis)
@@ -95,7 +93,10 @@ class ComponentStart(Algorithm):
     def settle(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Rows, Tensors]:
         """First responsibilities: nearly all of a row to its cluster."""
         private = dict(client.private)
-        label, _ = initialise.place(private.pop("coarse"), centres.cpu())
+        coarse = private.pop("coarse", None)
+        label = torch.zeros(client.n, dtype=torch.long)
+        if coarse is not None:
+            label, _ = initialise.place(coarse, centres.cpu())
         responsibilities = initialise.softened(label, self.settings.components).to(client.x.device)
         mixing = responsibilities.mean(0)
         return self.report_tau(client, responsibilities), private | {
