@@ -1,5 +1,7 @@
 """An encoder is a pure function of its tensors, whatever module it is made of."""
 
+import warnings
+
 import pytest
 import torch
 from torch import nn
@@ -72,6 +74,28 @@ def test_what_a_network_came_with_frozen_is_fixed_and_the_same_in_all_copies():
         assert torch.equal(start[f"router.{c}.0.weight"], network[0].weight)
     assert not torch.equal(start["router.0.2.weight"], start["router.1.2.weight"])
     assert encoder.size() == 2 * sum(value.numel() for value in network.parameters())
+
+
+def test_later_copies_of_a_given_network_start_anew_and_that_is_said():
+    network = nn.Linear(4, 3)
+    with pytest.warns(UserWarning, match="only the first of the 2 predictor networks keeps the weights"):
+        start = build_encoder("predictor", network, (4,), 3, copies=2, seed=0).initial()
+    assert torch.equal(start["predictor.0.weight"], network.weight)
+    assert not torch.equal(start["predictor.1.weight"], network.weight)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        build_encoder("predictor", network, (4,), 3, copies=1, seed=0)
+        build_encoder("predictor", network.requires_grad_(False), (4,), 3, copies=2, seed=0)
+
+
+@pytest.mark.parametrize("shape", [(1, 5, 5), (3, 1, 100), (1, 6, 6), (1, 7, 7), (2, 7, 40)])
+def test_auto_finds_an_encoder_for_images_of_any_extent(shape):
+    for role in ("predictor", "router"):
+        encoder = build_encoder(role, "auto", shape, 3, copies=1, seed=0)
+        assert encoder(encoder.initial(), torch.zeros(2, *shape)).shape == (2, 1, 3)
+    if min(shape[1:]) < 7:
+        with pytest.raises(FedSPMError, match="'cnn' takes images of at least 7 × 7 pixels"):
+            build_encoder("router", "cnn", shape, 3, copies=1, seed=0)
 
 
 class Raising(nn.Module):

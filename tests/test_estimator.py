@@ -15,6 +15,7 @@ from fedspm.algorithms import ALGORITHMS
 from fedspm.data.federation import Part
 from fedspm.errors import FedSPMError
 from fedspm.queries import replies
+from fedspm.runs import Run
 from small import toy_rows
 
 
@@ -308,3 +309,22 @@ def test_a_row_that_is_too_far_from_all_is_named(pictured):
             ask(x)
     with pytest.raises(FedSPMError, match=r"P\(client \| x\) cannot be computed for row 3"):  # counted as in a file
         replies(model.model_, x, model.classes_)
+
+
+@pytest.mark.parametrize("key", ["engine", "eval_every", "data.validation_fraction", "shift.colour", "tensorboard"])
+def test_settings_that_only_a_run_uses_are_refused(vectors, key):
+    with pytest.raises(FedSPMError, match=f"{key.split('.')[0]} is for runs with a folder"):
+        FederatedClassifier(rounds=1, settings={key: 1}).fit(vectors)
+
+
+def test_a_save_that_fails_leaves_nothing_behind(served, tmp_path, monkeypatch):
+    def full(self, checkpoint, keep):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Run, "save", full)
+        with pytest.raises(FedSPMError, match="no space left on the disk"):
+            served[0].save(tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+    served[0].save(tmp_path / "model")
+    assert FederatedClassifier.load(tmp_path / "model").client_names_ == served[0].client_names_

@@ -35,6 +35,20 @@ def started(built, **changes):
         return [private["responsibilities"].argmax(1) for private in engine.privates.values()]
 
 
+def test_with_one_component_nothing_is_described_to_find_it():
+    built, _ = federation(rows=30, groups=2)
+    algorithm = FedSPM(small_settings(components=1), task_of(built))
+    with LocalEngine(built, seed=0, workers=1) as engine:
+        asked = []
+        algorithm.moments = lambda client, shared: asked.append(client)
+        shared = begin(algorithm, engine)
+        assert not asked
+        assert shared["tau"].tolist() == [[30.0]] * 4
+        for private in engine.privates.values():
+            assert private["responsibilities"].tolist() == [[1.0]] * 30
+            assert "coarse" not in private
+
+
 def test_groups_are_found_inside_clients_and_mean_the_same_everywhere():
     built, truth = federation(rows=60, groups=2)
     for found, group in zip(started(built, components=2), truth, strict=True):

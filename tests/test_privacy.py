@@ -67,6 +67,7 @@ def test_who_rests_pays_nothing_and_being_drawn_hides_nothing(vectors):
     [
         ({}, ["cluster", "describe", "evaluate", "moments"]),
         ({"em": {"start": "random"}}, ["describe", "evaluate"]),
+        ({"algorithm": "feddrm"}, ["describe", "evaluate"]),
         ({"em": {"start": "random"}, "min_count": 1000}, ["evaluate"]),
         ({"algorithm": "fedavg", "min_count": 1000}, ["evaluate"]),
         ({"algorithm": "fedgmm", "em": {"start": "random"}}, ["describe", "evaluate", "weigh"]),

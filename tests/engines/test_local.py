@@ -8,6 +8,7 @@ import torch
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.core.algorithm import Algorithm
 from fedspm.core.local import Client
+from fedspm.core.replies import moved
 from fedspm.data.fashion import NAMES, load_sample
 from fedspm.data.federation import Federation, Truth
 from fedspm.data.heterogeneity import Heterogeneity, impose
@@ -106,6 +107,14 @@ def test_sums_of_few_rows_stay_at_the_client(vectors):
         assert Algorithm.start(algorithm, engine)["input.mean"].isfinite().all()
         moments = engine(algorithm.moments, Algorithm.start(algorithm, engine)).totals()
         assert moments["count"] == sum(n for n in vectors.counts if n >= 100)
+
+
+@pytest.mark.parametrize("device", ["cpu", "meta"])
+def test_doubles_stay_on_the_cpu(device):
+    """MPS has none; `meta` stands for it here."""
+    given = {"centres": torch.zeros(2, dtype=torch.float64), "tau": torch.zeros(2), "row": torch.zeros(2, dtype=int)}
+    found = {name: tensor.device.type for name, tensor in moved(given, torch.device(device)).items()}
+    assert found == {"centres": "cpu", "tau": device, "row": device}
 
 
 CNN = {"encoder": "cnn", "dimension": 4, "batch_size": 32, "momentum": 0.9, "steps": 1}
