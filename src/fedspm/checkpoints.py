@@ -15,7 +15,7 @@ from safetensors.torch import load_file, save_file
 
 from fedspm.core.replies import Tensors, plain
 from fedspm.errors import DamagedFile, FedSPMError
-from fedspm.files import folder_atomically, read_json
+from fedspm.files import as_file_name, folder_atomically, read_json
 
 FOLDER = "checkpoints"
 
@@ -38,7 +38,7 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
         (temporary / "clients").mkdir()
         files = {}
         for i, (name, private) in enumerate(checkpoint.privates.items()):
-            files[name] = f"clients/{i:05d}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:60]}.safetensors"
+            files[name] = f"clients/{i:05d}-{as_file_name(name)}.safetensors"
             save_file(plain(private), temporary / files[name])
         state = {"round": checkpoint.round, "seconds": checkpoint.seconds, "clients": files}
         (temporary / "state.json").write_text(json.dumps(state, indent=2, ensure_ascii=False), "utf-8")

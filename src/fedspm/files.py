@@ -1,12 +1,15 @@
-"""Writing files so that a crash, a kill or a full disk never leaves half of one."""
+"""Writing files so that a crash, a kill or a full disk never leaves half of one; and what to call them."""
 
 import errno
 import json
 import os
+import re
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +61,24 @@ def folder_atomically(path: Path) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+def as_file_name(name: str) -> str:
+    """As near to a name as every file system likes; two may become the same."""
+    return re.sub(r"[^A-Za-z0-9._-]", "_", name)[:60].lstrip(".") or "_"
+
+
+def file_names(names: Sequence[str]) -> list[str]:
+    """The same, and no two alike."""
+    plain = [as_file_name(name) for name in names]
+    taken = Counter(name.lower() for name in plain)  # some file systems take North and north for one
+    found = []
+    for i, name in enumerate(plain):
+        numbered = (f"{name}-{j}" for j in count(i))
+        alone = taken[name.lower()] == 1
+        found.append(name if alone else next(other for other in numbered if other.lower() not in taken))
+        taken[found[-1].lower()] = 1
+    return found
 
 
 @contextmanager

@@ -2,7 +2,6 @@
 
 import csv
 import io
-import re
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from fedspm import data_pictures, pictures
 from fedspm.data.federation import Federation
 from fedspm.data.images import are_pixels, encode_png
 from fedspm.evaluation import Model
-from fedspm.files import write_atomically
+from fedspm.files import file_names, write_atomically
 from fedspm.privacy import sentence
 from fedspm.queries import replies
 from fedspm.runs import Run
@@ -51,11 +50,9 @@ def _write_samples(folder: Path, federation: Federation) -> Path:
         write_atomically(folder / "queries.npz", archive.getvalue())
         return folder / "queries.npz"
     if len(federation.shape) == 3:
-        for i, (name, part) in enumerate(zip(federation.names, federation.test or (), strict=False)):
-            plain = re.sub(r"[^\w.-]", "_", name)[:60]
-            unique = plain if plain == name else f"{i}-{plain}"
+        for name, part in zip(file_names(federation.names), federation.test or (), strict=False):
             if len(part):
-                write_atomically(folder / f"{unique}.png", encode_png(part.x[0]))
+                write_atomically(folder / f"{name}.png", encode_png(part.x[0]))
         return folder / "*.png"
     header = federation.columns or [f"x{k}" for k in range(federation.shape[0])]
     text = io.StringIO()

@@ -143,3 +143,4 @@ def test_check_and_train_say_the_same_of_a_client_with_fewer_rows_than_component
     assert fedspm("data", "check", table, "--set", "components=2").returncode == 0
     trained = fedspm("train", "--data", table, "--components", 2, "--rounds", 1, "--out", tmp_path / "run")
     assert "warning: client 'south' has 2 training rows: too few" in trained.stderr
+    assert "too few" not in said("check", str(table), "--set", "components=2", "--set", "min_count=2")

@@ -10,8 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as some
 
 from fedspm.errors import DamagedFile
+from fedspm.files import file_names
 from fedspm.runs import Run
-from fedspm.serve.bundle import folder_names, load_node, load_router
+from fedspm.serve.bundle import load_node, load_router
 from fedspm.serve.export import export
 from fedspm.serve.reloading import Current
 from serving import trained
@@ -76,11 +77,11 @@ def test_tensors_of_another_export_are_refused(served, newer, tmp_path):
     ],
 )
 def test_folders_are_named_after_clients_and_numbered_where_that_is_not_enough(names, folders):
-    assert folder_names(names) == folders
+    assert file_names(names) == folders
 
 
 @given(some.lists(some.sampled_from(["", "a/b", "a_b", "A_b", "a_b-0", "a_b-1", "a_b-1-2", "a/b-3"]), max_size=12))
 def test_every_client_has_a_folder_of_its_own(names):
-    folders = folder_names(names)
+    folders = file_names(names)
     assert len({folder.lower() for folder in folders}) == len(names)
-    assert folders == folder_names(names)
+    assert folders == file_names(names)

@@ -27,18 +27,12 @@ from fedspm.bench.scale import divided
 from fedspm.bench.sides.job import Job, build, write
 from fedspm.core.process import cores
 from fedspm.data.cache import user_cache
+from fedspm.engines.quiet import FLOWER, RAY
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console
 
 CLIENTS = 8
 PEERS = {"pfl": ("pfl[pytorch]==0.6.0",), "flower": ("flwr[simulation]==1.41.0",)}
-QUIET = {
-    "OMP_NUM_THREADS": "1",
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # or Flower's workers get what everything else on the machine leaves
-}
 
 
 @dataclass(frozen=True)
@@ -127,7 +121,7 @@ class Running:
     def __init__(self, name: str, command: list[str], folder: Path):
         self._name = name
         self._log = (folder / f"{name}.log").open("w+")
-        environ = {**os.environ, **QUIET}
+        environ = os.environ | FLOWER | RAY
         if command[0] != sys.executable:
             environ |= {"PYTHONPATH": str(Path(__file__).parent), "FLWR_HOME": str(folder / "flower")}
         began = time.perf_counter()

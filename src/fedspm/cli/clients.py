@@ -1,7 +1,6 @@
 """fedspm onboard | remove: a client comes to a trained run, or leaves it."""
 
 import os
-import re
 from pathlib import Path
 from shlex import quote
 from typing import TYPE_CHECKING, Annotated
@@ -12,6 +11,7 @@ from rich.text import Text
 from fedspm.cli.app import app
 from fedspm.cli.options import RunFolder
 from fedspm.cli.speaking import as_typed, program, say
+from fedspm.files import as_file_name
 from fedspm.terminal import console, results_table
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ def remove(
 
 def _beside(run: Path, what: str) -> Path:
     """Also of a run that is given as `.`"""
-    return Path(os.path.normpath(run / "..")) / f"{run.resolve().name}-{re.sub(r'[^A-Za-z0-9._-]', '_', what)}"
+    return Path(os.path.normpath(run / "..")) / f"{run.resolve().name}-{as_file_name(what)}"
 
 
 def _show(run: "Run") -> None:

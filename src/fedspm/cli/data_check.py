@@ -38,9 +38,11 @@ def check(
     with console.status("reading the data"):
         if settings.data.name == OWN:
             data = settings.data
-            findings = inspect_draft(data.own(), data.test_fraction, settings.seed, data.validation_fraction)
+            findings = inspect_draft(
+                data.own(), data.test_fraction, settings.seed, data.validation_fraction, settings.min_count
+            )
         else:
-            findings = inspect(settings.federation(), f"the data set {path}, divided over clients")
+            findings = inspect(settings.federation(), f"the data set {path}, divided over clients", settings.min_count)
     if not findings.problems:
         _try(settings, findings)
     if as_json:

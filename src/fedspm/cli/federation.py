@@ -99,12 +99,10 @@ def site(
     port: Annotated[int | None, typer.Option(help="A free port on this machine. (default: any)")] = None,
 ) -> None:
     """A site: take part, until stopped. Rows and private state stay here."""
-    import os
-
-    from fedspm.deploy.processes import QUIET
+    from fedspm.engines.quiet import FLOWER, be_quiet
     from fedspm.ports import free_port
 
-    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    be_quiet(FLOWER)  # before Flower is imported
     from fedspm.deploy.node import run_node
 
     for file in filter(None, (root_certificates, key)):

@@ -30,6 +30,7 @@ from fedspm.terminal import console, watching
 
 if TYPE_CHECKING:
     from fedspm.checkpoints import Checkpoint
+    from fedspm.config import Config
     from fedspm.data.federation import Federation
     from fedspm.runs import Run
 
@@ -110,7 +111,7 @@ def train(
         run, federation = Run.begin(folder, settings, as_typed())
     _describe(run)
     if settings.data.name == OWN:
-        _warn(federation, settings.data.path)
+        _warn(federation, settings)
     with run.locked():
         _train(run, federation)
 
@@ -141,15 +142,15 @@ def resume(
         _train(opened, federation, checkpoint)
 
 
-def _warn(federation: "Federation", path: Path | None) -> None:
+def _warn(federation: "Federation", settings: "Config") -> None:
     """What `fedspm data check` would have said."""
     from fedspm.data.findings import inspect
 
-    found = inspect(federation, "your own data").warnings
+    found = inspect(federation, "your own data", settings.min_count).warnings
     for text in found[:SHOWN_WARNINGS]:
         warnings.warn(text, stacklevel=2)
     if (more := len(found) - SHOWN_WARNINGS) > 0:
-        warnings.warn(f"… and {more} more: {program()} data check {quote(str(path))}", stacklevel=2)
+        warnings.warn(f"… and {more} more: {program()} data check {quote(str(settings.data.path))}", stacklevel=2)
 
 
 def _describe(run: "Run") -> None:

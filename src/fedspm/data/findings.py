@@ -13,7 +13,6 @@ from fedspm.data.draft import Draft
 from fedspm.data.federation import Federation, Part
 from fedspm.errors import FedSPMError
 
-FEW = 10  # rows; clients with fewer take no part in the statistics that standardise features
 SKEW = 50  # the largest client has so many times the rows of the smallest
 
 
@@ -29,7 +28,9 @@ class Findings:
     warnings: list[str] = field(default_factory=list)  # it can, but look at this
 
 
-def inspect_draft(draft: Draft, test_fraction: float, seed: int, validation_fraction: float = 0.0) -> Findings:
+def inspect_draft(
+    draft: Draft, test_fraction: float, seed: int, validation_fraction: float = 0.0, min_count: int = 10
+) -> Findings:
     """Of one's own data: everything that is wrong with it, not only the first."""
     if draft.problems:
         findings = Findings(draft.form)
@@ -46,7 +47,7 @@ def inspect_draft(draft: Draft, test_fraction: float, seed: int, validation_frac
                 federation = draft.federation(test_fraction, seed)
                 if validation_fraction:
                     federation = federation.with_validation(validation_fraction, seed)
-            findings = inspect(federation, draft.form)
+            findings = inspect(federation, draft.form, min_count)
             findings.warnings += [str(each.message) for each in caught]
             if not draft.test:
                 draft.remarks.append(f"{test_fraction:g} of every client's rows are held out for testing")
@@ -55,7 +56,7 @@ def inspect_draft(draft: Draft, test_fraction: float, seed: int, validation_frac
         except FedSPMError as error:
             findings = Findings(draft.form)
             draft.problems.append(str(error))
-            return inspect_draft(draft, test_fraction, seed, validation_fraction)
+            return inspect_draft(draft, test_fraction, seed, validation_fraction, min_count)
     findings.columns = list(draft.columns) if draft.columns is not None else None
     findings.remarks = list(dict.fromkeys(draft.remarks))
     findings.problems += draft.problems
@@ -63,8 +64,9 @@ def inspect_draft(draft: Draft, test_fraction: float, seed: int, validation_frac
     return findings
 
 
-def inspect(federation: Federation, form: str) -> Findings:
-    """Of a federation, which can be trained on if it has anything to evaluate."""
+def inspect(federation: Federation, form: str, min_count: int = 10) -> Findings:
+    """Of a federation, which can be trained on if it has anything to evaluate. Clients with fewer than `min_count` rows
+    take no part in the statistics that standardise features."""
     findings = Findings(form, list(federation.shape), federation.classes.tolist())
     tests: Sequence[Part | None] = federation.test or [None] * len(federation.names)
     for name, part, test in zip(federation.names, federation.train, tests, strict=True):
@@ -76,7 +78,7 @@ def inspect(federation: Federation, form: str) -> Findings:
             "no client has test rows, so nothing can be evaluated: choose a larger data.test_fraction, or add test rows"
         )
     findings.warnings = [
-        *_about_clients(findings),
+        *_about_clients(findings, min_count),
         *_about_classes(findings),
         *_about_features(federation),
         *_about_doubles(federation),
@@ -94,10 +96,10 @@ def _counts(y: np.ndarray) -> tuple[list[Any], list[int]]:
     return labels.tolist(), counts.tolist()
 
 
-def _about_clients(findings: Findings) -> list[str]:
+def _about_clients(findings: Findings, min_count: int) -> list[str]:
     said = []
     for name, client in findings.clients.items():
-        if client["train"] < FEW:
+        if client["train"] < min_count:
             said.append(
                 f"client {name!r} has {client['train']} training rows: too few to take part in the statistics that "
                 "standardise x, and to learn much"

@@ -13,16 +13,11 @@ from types import TracebackType
 
 import tomli_w
 
+from fedspm.engines.quiet import FLOWER
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
 
 CONNECTION = "fedspm"
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": "0.1",
-}
 
 
 class Processes:
@@ -78,7 +73,12 @@ class Processes:
 def quiet(home: Path) -> dict[str, str]:
     """The environment of Flower's programs: no telemetry, nothing installed at run time, our own scripts first."""
     scripts = str(Path(sys.executable).parent)
-    return {**os.environ, **QUIET, "FLWR_HOME": str(home), "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"}
+    return {
+        **os.environ,
+        **FLOWER,
+        "FLWR_HOME": str(home),
+        "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
+    }
 
 
 def connect(home: Path, superlink: str, certificates: Path | None) -> None:

@@ -3,7 +3,6 @@
 Simulation and the tests use it. Across real machines the server has `FlowerEngine`, which sees no private state.
 """
 
-import re
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,6 +15,7 @@ from fedspm.engines.flower import EVALUATION, FlowerEngine, Post
 from fedspm.engines.rows import rows_of, write_rows
 from fedspm.engines.site import SiteConfig
 from fedspm.engines.store import Store
+from fedspm.files import as_file_name
 
 NO_SECRET = ""  # of sites on one machine: they have the noise of the in-process engine, there is nothing to hide
 
@@ -25,7 +25,7 @@ def site_configs(federation: Federation, algorithm: Algorithm, folder: Path, dev
     configs = []
     settings = algorithm.settings
     for i, name in enumerate(federation.names):
-        place = (folder / f"{i:05d}-{re.sub(r'[^A-Za-z0-9._-]', '_', name)[:60]}").resolve()
+        place = (folder / f"{i:05d}-{as_file_name(name)}").resolve()
         place.mkdir(parents=True, exist_ok=True)
         write_rows(place / "rows.safetensors", rows_of(federation, i))
         configs.append(

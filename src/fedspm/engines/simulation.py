@@ -1,7 +1,6 @@
 """Flower's simulation: every client in a worker process of Ray on this machine, with messages in between."""
 
 import logging
-import os
 import time
 import warnings
 from collections.abc import Callable
@@ -18,17 +17,10 @@ from fedspm.core.process import cores, keep_freed_memory
 from fedspm.data.federation import Federation
 from fedspm.engines.flower import Post, Waiting, client_app, introduce
 from fedspm.engines.loopback import NO_SECRET, LoopbackEngine, site_configs
+from fedspm.engines.quiet import FLOWER, RAY, be_quiet
 from fedspm.engines.site import Site, SiteConfig
 from fedspm.errors import FedSPMError
 
-QUIET = {
-    "FLWR_TELEMETRY_ENABLED": "0",
-    "FLWR_DISABLE_UPDATE_CHECK": "1",
-    "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-    "RAY_USAGE_STATS_ENABLED": "0",
-    "RAY_worker_niceness": "0",  # or workers that train get what everything else on the machine leaves
-    "OMP_NUM_THREADS": "1",
-}
 Result = TypeVar("Result")
 
 
@@ -46,7 +38,7 @@ def simulate(
     say: Callable[[str], None] = lambda line: None,
 ) -> Result:
     """`work` with an engine whose sites are Ray's; their rows and private states are under `folder`."""
-    os.environ.update({name: os.environ.get(name, value) for name, value in QUIET.items()})
+    be_quiet(FLOWER | RAY)
     run_simulation = _flower()
     waiting = Waiting(wait, min_clients)
     sites = site_configs(federation, algorithm, folder, device)

@@ -79,7 +79,7 @@ class Diagnosis:
         pulls = [objective.pull / n for objective in (surrogate, fixed, raw) if objective is not None]
         squares = iter(self._squared_gradients(shared, pulls))
         line: dict[str, Any] = {"shift": shift, "surrogate": -surrogate.value / n, "surrogate_gradient": next(squares)}
-        # pℓ = Q₁ + Q₂ − n log n + Q₃ + entropy of w, at the parameters whose posterior w is
+        # pℓ = Q₁ + Q₂ + Q₃ (eq. 8) − n log n + entropy of w, at the parameters whose posterior w is
         with np.errstate(divide="ignore", invalid="ignore"):
             rest = np.where(w > 0, w * (likelihood + mixing[self._client] - np.log(w)), 0).sum() - n * np.log(n)
         for name, objective in (("fixed", fixed), ("raw", raw)):

@@ -1,10 +1,10 @@
-"""The Lagrange multipliers of empirical likelihood (eq. 6), exactly.
+"""The Lagrange multipliers of empirical likelihood (eq. 6) and the baseline weights (eq. 5), exactly.
 
 Given rows g_j ∈ R^q, find λ with
 
     Σ_j g_j / (1 + λᵀ g_j) = 0,   1 + λᵀ g_j > 0   for all j,
 
-then the baseline weights r_j = 1 / (n (1 + λᵀ g_j)) sum to one and satisfy Σ_j r_j g_j = 0. λ minimises the convex
+then the baseline weights r_j = 1 / (n (1 + λᵀ g_j)), eq. 5, sum to one and satisfy Σ_j r_j g_j = 0. λ minimises the convex
 function D(λ) = −Σ_j log(1 + λᵀ g_j), and Newton's step for it is a least-squares problem: with
 A_j = g_j / (1 + λᵀ g_j), the gradient is −Aᵀ1 and the Hessian AᵀA, so the step minimises ‖A δ − 1‖.
 
@@ -56,7 +56,7 @@ class Multipliers:
     """The solution of eq. 6."""
 
     multipliers: Array  # λ, (q,): of those that give the same weights, the one of smallest norm
-    weights: Array  # r, (n,)
+    weights: Array  # r, (n,): eq. 5
     log_weights: Array  # log r, also where r itself is too small for a number
     sum_log_weights: float  # Σ_j log r_j
     residual: float  # the larger of |Σ r − 1| and max_c |Σ_j r_j g_jc|

@@ -1,4 +1,4 @@
-"""The steps of EM, eq. 7–9 and the two objectives of the M-step."""
+"""The steps of EM: eq. 7, eq. 9, and the two objectives of the M-step into which eq. 8 falls."""
 
 import torch
 from jaxtyping import Float, Int
@@ -25,7 +25,7 @@ def mixing_weights(tau: Float[Tensor, "*m c"], n: Float[Tensor, "*m 1"] | int) -
 def supervised_loss(
     responsibilities: Float[Tensor, "b c"], log_likelihood: Float[Tensor, "b c"]
 ) -> Float[Tensor, " b"]:
-    """−Σ_c w_ijc log P_ic(y_ij | x_ij) of every row; their mean over all of a client's rows is −Q₁ᵢ / n_i"""
+    """−Σ_c w_ijc log P_ic(y_ij | x_ij) of every row; the mean over a client is −Q₁ᵢ / n_i (eq. 8)"""
     return -(responsibilities * log_likelihood).sum(1)
 
 
@@ -35,7 +35,9 @@ def drm_loss(
     log_tau: Float[Tensor, "m c"],
     client: Int[Tensor, ""] | int,
 ) -> Float[Tensor, " b"]:
-    """−Σ_c w_ijc log_ratio_ic(x_ij) + logΣ_i'c τ_i'c exp(log_ratio_i'c(x_ij)) of every row; their mean is −Q̃₂ᵢ / n_i"""
+    """−Σ_c w_ijc log_ratio_ic(x_ij) + logΣ_i'c τ_i'c exp(log_ratio_i'c(x_ij)) of every row.
+
+    Their mean over a client is −Q̃₂ᵢ / n_i: Q₂ of eq. 8 with λ = τ / n"""
     own = (responsibilities * log_ratio[:, client]).sum(1)
     everybody = torch.logsumexp((log_ratio + log_tau).flatten(1), dim=1)
     return everybody - own

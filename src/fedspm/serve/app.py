@@ -14,7 +14,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedspm.serve.bundle import TENSORS
 from fedspm.serve.errors import speaking
-from fedspm.serve.guard import HEADERS, Refused
+from fedspm.serve.guard import HEADERS, Declined
 from fedspm.serve.router import How, Router
 from fedspm.version import __version__
 
@@ -106,7 +106,7 @@ def _queries(app: FastAPI, router: Router) -> None:
     async def answered(request: Request, how: How) -> Response:
         router.callers.admit(request)
         if router.stopping:
-            raise Refused(503, "the router is shutting down; try again later", {"retry-after": "1"})
+            raise Declined(503, "the router is shutting down; try again later", {"retry-after": "1"})
         return _json(await router.answer(request, how))
 
     @app.post("/v1/predict", summary="Route rows and predict", **ANSWER)
@@ -142,9 +142,9 @@ def _service(app: FastAPI, router: Router) -> None:
     @app.get("/readyz", summary="Can queries be answered?", responses={503: {"model": Problem}})
     async def readyz() -> dict[str, str]:
         if router.stopping:
-            raise Refused(503, "the router is shutting down")
+            raise Declined(503, "the router is shutting down")
         if not any(node.up for node in router.dispatcher.nodes):
-            raise Refused(503, "no node is up")
+            raise Declined(503, "no node is up")
         return {"status": "ready", "version": router.current.model.card.version}
 
     @app.get("/metrics", summary="Metrics in Prometheus format", responses={401: {"model": Problem}})
@@ -168,7 +168,7 @@ def _page(app: FastAPI, router: Router, samples: Path | None) -> None:
     async def sample(request: Request, name: str) -> Response:
         router.callers.admit(request)
         if name not in known:
-            raise Refused(404, f"there is no sample {name!r}")
+            raise Declined(404, f"there is no sample {name!r}")
         return FileResponse(known[name])
 
 

@@ -9,12 +9,9 @@ goes with, so that a folder which is half copied is never taken for a whole one.
 """
 
 import hashlib
-import re
-from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -154,19 +151,6 @@ def _load(folder: Path, kind: str) -> tuple[Card, Tensors]:
 
 def sha256(content: bytes) -> str:
     return hashlib.sha256(content).hexdigest()
-
-
-def folder_names(names: list[str]) -> list[str]:
-    """A folder name for every client, as near to its own name as a file system likes, and no two the same."""
-    plain = [re.sub(r"[^A-Za-z0-9._-]", "_", name)[:60].lstrip(".") or "_" for name in names]
-    taken = Counter(name.lower() for name in plain)  # some file systems take North and north for one
-    found = []
-    for i, name in enumerate(plain):
-        numbered = (f"{name}-{j}" for j in count(i))
-        alone = taken[name.lower()] == 1
-        found.append(name if alone else next(folder for folder in numbered if folder.lower() not in taken))
-        taken[found[-1].lower()] = 1
-    return found
 
 
 def version_of(parts: list[Tensors]) -> str:

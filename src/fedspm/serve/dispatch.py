@@ -21,7 +21,7 @@ from fedspm.core.replies import Tensors
 from fedspm.errors import FedSPMError
 from fedspm.serve.batching import Batcher
 from fedspm.serve.bundle import TENSORS, Sight, packed_rows, unpack
-from fedspm.serve.guard import Refused
+from fedspm.serve.guard import Declined
 from fedspm.serve.node import AT_ONCE, VERSION, Health
 from fedspm.serve.transport import NodeFailed, Transport
 
@@ -212,7 +212,7 @@ class Dispatcher:
         if exhausted or left <= 0:
             down = ", ".join(node.name for node in self.nodes if not node.up) or "none"
             why = "no node could answer" if exhausted else "no node answered in time"
-            raise Refused(503, f"{why} (down: {down}); try again later", {"retry-after": "1"})
+            raise Declined(503, f"{why} (down: {down}); try again later", {"retry-after": "1"})
         client: np.ndarray = preferred.argmax(1)
         return client
 

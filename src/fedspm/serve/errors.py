@@ -8,7 +8,7 @@ from fastapi.responses import JSONResponse
 from starlette.exceptions import HTTPException
 
 from fedspm.errors import FedSPMError
-from fedspm.serve.guard import HEADERS, Refused
+from fedspm.serve.guard import HEADERS, Declined
 
 log = logging.getLogger("fedspm.serve")
 
@@ -16,8 +16,8 @@ log = logging.getLogger("fedspm.serve")
 def speaking(app: FastAPI) -> FastAPI:
     """This app, with all errors as sentences."""
 
-    @app.exception_handler(Refused)
-    async def refused(request: Request, error: Refused) -> JSONResponse:
+    @app.exception_handler(Declined)
+    async def refused(request: Request, error: Declined) -> JSONResponse:
         return sentence(error.status, str(error), error.headers)
 
     @app.exception_handler(FedSPMError)

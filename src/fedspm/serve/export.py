@@ -16,13 +16,12 @@ from fedspm.core.settings import Settings
 from fedspm.data.federation import Federation
 from fedspm.data.images import UNIT
 from fedspm.errors import FedSPMError
-from fedspm.files import folder_atomically
+from fedspm.files import file_names, folder_atomically
 from fedspm.randomness import torch_generator
 from fedspm.runs import GIVEN, Run
 from fedspm.serve.bundle import (
     FORMAT,
     Card,
-    folder_names,
     load_node,
     load_router,
     pack,
@@ -71,7 +70,7 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
         "round": checkpoint.round,
         "range": run.manifest.get("range", UNIT),
     }
-    folders = folder_names(list(task.names)) if nodes else []
+    folders = file_names(task.names) if nodes else []
     everybody = common | {
         "names": list(task.names),
         "counts": list(task.counts),

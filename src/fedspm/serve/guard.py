@@ -28,7 +28,7 @@ HEADERS = {
 }
 
 
-class Refused(FedSPMError):
+class Declined(FedSPMError):
     """A request that is not answered, and why."""
 
     def __init__(self, status: int, sentence: str, headers: Mapping[str, str] | None = None):
@@ -71,7 +71,7 @@ class Callers:
             self._buckets.pop(next(iter(self._buckets)))
         self._buckets[caller] = (max(0.0, left - 1), now)
         if left < 1:
-            raise Refused(429, f"more than {self._rate:g} requests a second; try again later", {"retry-after": "1"})
+            raise Declined(429, f"more than {self._rate:g} requests a second; try again later", {"retry-after": "1"})
         return caller
 
     def _identify(self, request: Request) -> str:
@@ -80,7 +80,7 @@ class Callers:
         given = _digest(bearer(request))
         found = [name for name, digest in self._digests.items() if hmac.compare_digest(digest, given)]
         if not found:
-            raise Refused(
+            raise Declined(
                 401, "give a valid token: `Authorization: Bearer TOKEN`", {"www-authenticate": 'Bearer realm="fedspm"'}
             )
         return found[0]
@@ -97,7 +97,7 @@ def _digest(token: str) -> bytes:
 
 async def read_body(request: Request, most: int) -> bytes:
     """The body, or a refusal as soon as it is clear that it is too long or too slow."""
-    too_long = Refused(413, f"the body is longer than {most} bytes; send fewer or smaller images")
+    too_long = Declined(413, f"the body is longer than {most} bytes; send fewer or smaller images")
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > most:
         raise too_long
@@ -110,9 +110,9 @@ async def read_body(request: Request, most: int) -> bytes:
                     raise too_long
                 parts.append(part)
     except TimeoutError as error:
-        raise Refused(408, f"the body did not arrive within {READING:g} seconds") from error
+        raise Declined(408, f"the body did not arrive within {READING:g} seconds") from error
     except ClientDisconnect as error:
-        raise Refused(400, "the caller went away before the body had arrived") from error
+        raise Declined(400, "the caller went away before the body had arrived") from error
     return b"".join(parts)
 
 

@@ -20,7 +20,7 @@ from fedspm.errors import FedSPMError
 from fedspm.serve.batching import Batcher, Worker
 from fedspm.serve.bundle import TENSORS, NodeModel, load_node, pack, unpacked_rows
 from fedspm.serve.errors import speaking
-from fedspm.serve.guard import Refused, bearer, read_body
+from fedspm.serve.guard import Declined, bearer, read_body
 from fedspm.serve.metrics import NodeMetrics
 from fedspm.serve.reloading import Current
 
@@ -57,19 +57,19 @@ class Node:
 
     async def answer(self, request: Request) -> Tensor:
         if not self._admits(request):
-            raise Refused(
+            raise Declined(
                 401, "only the router may ask this node; give the shared secret", {"www-authenticate": "Bearer"}
             )
         version = request.headers.get(VERSION, "")
         model = self.current.of_version(version)
         if model is None:
-            raise Refused(409, f"this node has version {' and '.join(self.current.versions())}, not {version!r}")
+            raise Declined(409, f"this node has version {' and '.join(self.current.versions())}, not {version!r}")
         x, features = unpacked_rows(await read_body(request, LARGEST))
         try:
             task = Task(model, as_input(x, model.card.shape), features)
             return await self._batcher.ask(task)
         except (FedSPMError, KeyError, RuntimeError, ValueError) as error:
-            raise Refused(422, f"the rows do not fit this node: {str(error).splitlines()[0]}") from error
+            raise Declined(422, f"the rows do not fit this node: {str(error).splitlines()[0]}") from error
 
     def health(self, request: Request) -> Health:
         return Health(

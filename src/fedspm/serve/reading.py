@@ -21,7 +21,7 @@ from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.images import are_pixels, bytes_as_values, not_pixels, read_image
 from fedspm.errors import FedSPMError
 from fedspm.serve.bundle import TENSORS, Card, unpack
-from fedspm.serve.guard import Limits, Refused, read_body
+from fedspm.serve.guard import Declined, Limits, read_body
 
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs bytes of what it cannot read
 SHORT = 32 * 1024  # bytes
@@ -51,7 +51,7 @@ async def read_query(request: Request, card: Card, limits: Limits, worker: Execu
     elif kind == TENSORS:
         read = partial(_tensors, body, card)
     else:
-        raise Refused(415, f"the content type is {kind!r}; known are {KNOWN}")
+        raise Declined(415, f"the content type is {kind!r}; known are {KNOWN}")
     checked = partial(_checked, read, card, limits)
     if kind in {"application/json", TENSORS} and len(body) <= SHORT:
         return checked()
@@ -62,14 +62,14 @@ def _checked(read: Callable[[], tuple[Any, bool]], card: Card, limits: Limits) -
     rows, single = read()
     if tuple(rows.shape[1:]) != card.shape:
         shape = list(rows.shape[1:] if single else rows.shape)
-        raise Refused(422, f"x has shape {shape}; a row has shape {list(card.shape)}, a batch one dimension more")
+        raise Declined(422, f"x has shape {shape}; a row has shape {list(card.shape)}, a batch one dimension more")
     if not 1 <= len(rows) <= limits.batch:
-        raise Refused(413 if len(rows) else 422, f"a request has from 1 to {limits.batch} rows, this has {len(rows)}")
+        raise Declined(413 if len(rows) else 422, f"a request has from 1 to {limits.batch} rows, this has {len(rows)}")
     try:
         x = as_input(rows, card.shape)
         require_finite(x, "x")
     except FedSPMError as error:
-        raise Refused(422, str(error)) from error
+        raise Declined(422, str(error)) from error
     return Query(x, single)
 
 
@@ -83,12 +83,12 @@ async def _form(content_type: str, body: bytes, most: int) -> tuple[list[bytes],
     try:
         form = await parser.parse()
     except (MultiPartException, KeyError, ValueError) as error:
-        raise Refused(400, f"the form cannot be read: {getattr(error, 'message', error)}") from error
+        raise Declined(400, f"the form cannot be read: {getattr(error, 'message', error)}") from error
     try:
         names = [name for name, _ in form.multi_items()]
         files = [file for _, file in form.multi_items() if isinstance(file, UploadFile)]
         if len(files) < len(names) or (names != ["image"] and set(names) != {"images"}):
-            raise Refused(422, "a form has one file named `image`, or files that are all named `images`")
+            raise Declined(422, "a form has one file named `image`, or files that are all named `images`")
         return [await file.read() for file in files], names == ["image"]
     finally:
         await form.close()
@@ -103,19 +103,19 @@ class Pixels:
     def take(self, pixels: int) -> None:
         self._left -= pixels
         if self._left < 0:
-            raise Refused(413, f"the images have more than {self._most} pixels together; scale them down first")
+            raise Declined(413, f"the images have more than {self._most} pixels together; scale them down first")
 
 
 def _images(files: list[bytes], single: bool, card: Card, limits: Limits) -> tuple[Tensor, bool]:
     if not are_pixels(card.range):
-        raise Refused(415, f"the clients' rows have {not_pixels(card.range)}; send JSON or tensors")
+        raise Declined(415, f"the clients' rows have {not_pixels(card.range)}; send JSON or tensors")
     pixels = Pixels(limits.pixels)
     try:
         return torch.stack([read_image(file, card.shape, "the image", pixels.take) for file in files]), single
-    except Refused:
+    except Declined:
         raise
     except FedSPMError as error:
-        raise Refused(422, str(error)) from error
+        raise Declined(422, str(error)) from error
 
 
 def _json(body: bytes, card: Card, limits: Limits) -> tuple[np.ndarray, bool]:
@@ -123,15 +123,15 @@ def _json(body: bytes, card: Card, limits: Limits) -> tuple[np.ndarray, bool]:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Refused(400, f"the body is not JSON: {error}") from error
+        raise Declined(400, f"the body is not JSON: {error}") from error
     if not isinstance(content, dict) or set(content) != {"x"}:
-        raise Refused(422, FORM)
+        raise Declined(422, FORM)
     try:
         array = np.asarray(content["x"])
     except (ValueError, OverflowError, RecursionError):
         array = np.asarray(None)
     if array.dtype.kind not in "iuf":
-        raise Refused(422, "x must be an array of numbers in which all rows have the same shape")
+        raise Declined(422, "x must be an array of numbers in which all rows have the same shape")
     return _rows(array, card)
 
 
@@ -141,18 +141,20 @@ def _require_few(body: bytes, shape: tuple[int, ...], batch: int) -> None:
     numbers = batch * math.prod(shape)
     lists = 1 + batch * sum(math.prod(shape[:depth]) for depth in range(len(shape)))
     if body.count(b",") >= numbers or body.count(b"[") > lists:
-        raise Refused(413, f"a request has from 1 to {batch} rows of shape {list(shape)}, this has more than they need")
+        raise Declined(
+            413, f"a request has from 1 to {batch} rows of shape {list(shape)}, this has more than they need"
+        )
     if body.count(b'"') > 2:  # those of "x"
-        raise Refused(422, FORM)
+        raise Declined(422, FORM)
 
 
 def _tensors(body: bytes, card: Card) -> tuple[Tensor, bool]:
     try:
         tensors = unpack(body)
     except FedSPMError as error:
-        raise Refused(400, str(error)) from error
+        raise Declined(400, str(error)) from error
     if set(tensors) != {"x"}:
-        raise Refused(422, "the body must have one tensor, named x")
+        raise Declined(422, "the body must have one tensor, named x")
     rows, single = _rows(tensors["x"], card)
     return bytes_as_values(rows, tensors["x"], card.range), single
 

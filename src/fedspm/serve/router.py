@@ -22,7 +22,7 @@ from fedspm.evaluation import require_finite_answers
 from fedspm.serve.batching import Batcher, Worker
 from fedspm.serve.bundle import Card, RouterModel, Sight, load_router
 from fedspm.serve.dispatch import Answered, Dispatcher, RemoteNode
-from fedspm.serve.guard import Callers, Limits, Refused, read_table
+from fedspm.serve.guard import Callers, Declined, Limits, read_table
 from fedspm.serve.metrics import RouterMetrics
 from fedspm.serve.reading import read_query
 from fedspm.serve.reloading import Current
@@ -86,7 +86,7 @@ class Router:
         began = time.monotonic()
         query = await read_query(request, self.current.model.card, self.limits, self._readers)
         if self._waiting + len(query.x) > self.limits.waiting:
-            raise Refused(503, f"{self._waiting} rows are waiting already; try again later", {"retry-after": "1"})
+            raise Declined(503, f"{self._waiting} rows are waiting already; try again later", {"retry-after": "1"})
         self._waiting += len(query.x)
         self.metrics.waiting.set(self._waiting)
         try:
@@ -241,7 +241,7 @@ def _require_finite(found: Tensor, what: str) -> None:
     try:
         require_finite_answers(found, what)
     except FedSPMError as error:
-        raise Refused(422, str(error)) from error
+        raise Declined(422, str(error)) from error
 
 
 def _data_url(x: Tensor) -> str:
