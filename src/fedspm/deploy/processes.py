@@ -73,12 +73,8 @@ class Processes:
 def quiet(home: Path) -> dict[str, str]:
     """The environment of Flower's programs: no telemetry, nothing installed at run time, our own scripts first."""
     scripts = str(Path(sys.executable).parent)
-    return {
-        **os.environ,
-        **FLOWER,
-        "FLWR_HOME": str(home),
-        "PATH": f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}",
-    }
+    path = f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"
+    return {**os.environ, **FLOWER, "FLWR_HOME": str(home), "PATH": path}
 
 
 def connect(home: Path, superlink: str, certificates: Path | None) -> None:

@@ -4,8 +4,8 @@ Given rows g_j ∈ R^q, find λ with
 
     Σ_j g_j / (1 + λᵀ g_j) = 0,   1 + λᵀ g_j > 0   for all j,
 
-then the baseline weights r_j = 1 / (n (1 + λᵀ g_j)), eq. 5, sum to one and satisfy Σ_j r_j g_j = 0. λ minimises the convex
-function D(λ) = −Σ_j log(1 + λᵀ g_j), and Newton's step for it is a least-squares problem: with
+then the baseline weights r_j = 1 / (n (1 + λᵀ g_j)), eq. 5, sum to one and satisfy Σ_j r_j g_j = 0. λ minimises the
+convex function D(λ) = −Σ_j log(1 + λᵀ g_j), and Newton's step for it is a least-squares problem: with
 A_j = g_j / (1 + λᵀ g_j), the gradient is −Aᵀ1 and the Hessian AᵀA, so the step minimises ‖A δ − 1‖.
 
 Where zero is only just inside the hull, λ is large and 1 + λᵀ g_j cancels. So rows and columns are scaled by powers of

@@ -1,4 +1,4 @@
-"""The mixture of eq. 1 in its parts, eq. 2 and 3: what a component of a client says of a row, from features that all clients share.
+"""The components of the mixture (eq. 1), eq. 2 and 3: what they say of a row, from features that all clients share.
 
 Shapes: n rows, e encoders (1 for 1×, C for C×), d dimensions, C components (`c`), K classes (`k`), m clients.
 """
