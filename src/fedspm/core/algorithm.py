@@ -81,6 +81,9 @@ class Algorithm(ABC):
     }
     """What may leave a client, by step: names of tensors, or the first part of dotted ones. Tested on the wire."""
 
+    bookkeeping: ClassVar[frozenset[str]] = frozenset({"input"})
+    """Tensors that are not learnt: statistics, and what a client notes of its rows. Names as in `leaves`."""
+
     partial: ClassVar[frozenset[str]] = frozenset()
     """Steps whose replies may hold some of the shared tensors that `leaves` allows, and not the others."""
 
@@ -133,12 +136,13 @@ class Algorithm(ABC):
         self.encoders.append(encoder)
         return encoder
 
+    def shapes(self) -> dict[str, torch.Size]:
+        """Of what the shared state must have, by name."""
+        return {name: value.shape for encoder in self.encoders for name, value in encoder.initial().items()}
+
     def require_fit(self, shared: Tensors) -> None:
         """Refuse a shared state that belongs to other encoders, components or clients."""
-        expected = {name: value.shape for encoder in self.encoders for name, value in encoder.initial().items()}
-        if "tau" in shared:
-            expected["tau"] = torch.Size((self.task.clients, self.settings.components))
-        for name, shape in expected.items():
+        for name, shape in self.shapes().items():
             if name not in shared or shared[name].shape != shape:
                 found = f"has shape {tuple(shared[name].shape)}" if name in shared else "is missing"
                 raise DamagedFile(
@@ -162,12 +166,10 @@ class Algorithm(ABC):
 
     def parameters(self, shared: Tensors, private: Tensors) -> dict[str, int]:
         """How many numbers are learnt: by all together, and by one client for itself."""
-        apart = {"input", "tau", "coarse", "responsibilities", "evidence", "cluster"}  # statistics and bookkeeping
-        apart |= {name for encoder in self.encoders for name in encoder.fixed}
+        apart = self.bookkeeping | {name for encoder in self.encoders for name in encoder.fixed}
 
         def count(state: Tensors) -> int:
-            names = [name for name in state if not apart & {name, name.split(".")[0], name.removeprefix("personal.")}]
-            return sum(state[name].numel() for name in names)
+            return sum(value.numel() for name, value in state.items() if not apart & {name, *name.split(".", 1)})
 
         return {"shared": count(shared), "private": count(private)}
 

@@ -25,6 +25,10 @@ MIXING_FLOOR = 0.05  # a component that is nearly empty takes steps at most 20 t
 class ComponentAlgorithm(ComponentStart):
     mixes = True
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {**ComponentStart.leaves, "expect": frozenset({"tau"})}
+    bookkeeping = ComponentStart.bookkeeping | {"evidence"}
+
+    def shapes(self) -> dict[str, torch.Size]:
+        return super().shapes() | {"tau": torch.Size((self.task.clients, self.settings.components))}
 
     def enrol(self, client: Client) -> Tensors:
         return {"mixing": torch.full((self.settings.components,), 1 / self.settings.components)}

@@ -23,6 +23,7 @@ class ComponentStart(Algorithm):
         "cluster": frozenset({"count", "sum", "square"}),
         "settle": frozenset({"tau"}),
     }
+    bookkeeping = Algorithm.bookkeeping | {"tau", "coarse", "responsibilities"}
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)
