@@ -311,6 +311,12 @@ def test_a_row_that_is_too_far_from_all_is_named(pictured):
         replies(model.model_, x, model.classes_)
 
 
+@pytest.mark.parametrize("settings", [{1: 2}, "router.steps=3", [("router.steps", 3)]])
+def test_settings_have_dotted_keys(vectors, settings):
+    with pytest.raises(FedSPMError, match="settings must be a dict of dotted keys"):
+        FederatedClassifier(rounds=1, settings=settings).fit(vectors)
+
+
 @pytest.mark.parametrize("key", ["engine", "eval_every", "data.validation_fraction", "shift.colour", "tensorboard"])
 def test_settings_that_only_a_run_uses_are_refused(vectors, key):
     with pytest.raises(FedSPMError, match=f"{key.split('.')[0]} is for runs with a folder"):

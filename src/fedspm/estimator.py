@@ -118,7 +118,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         flat |= {
             f"{role}.encoder": GIVEN if role in networks else getattr(self, role) for role in ("predictor", "router")
         }
-        if not isinstance(self.settings or {}, Mapping):
+        if not isinstance(self.settings or {}, Mapping) or not all(isinstance(key, str) for key in self.settings or {}):
             raise FedSPMError('settings must be a dict of dotted keys, for instance {"router.steps": 20}')
         wanted = dotted(self.settings or {})
         if found := [key for key in wanted if key in OF_RUNS]:
