@@ -314,7 +314,7 @@ def test_a_row_that_is_too_far_from_all_is_named(pictured):
 @pytest.mark.parametrize("settings", [{1: 2}, "router.steps=3", [("router.steps", 3)]])
 def test_settings_have_dotted_keys(vectors, settings):
     with pytest.raises(FedSPMError, match="settings must be a dict of dotted keys"):
-        FederatedClassifier(rounds=1, settings=settings).fit(vectors)
+        FederatedClassifier(rounds=1).set_params(settings=settings).fit(vectors)
 
 
 @pytest.mark.parametrize("key", ["engine", "eval_every", "data.validation_fraction", "shift.colour", "tensorboard"])
