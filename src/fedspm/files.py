@@ -49,14 +49,16 @@ def folder_atomically(path: Path) -> Iterator[Path]:
         temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
         try:
             yield temporary
-            for file in temporary.rglob("*"):
-                if file.is_file():
-                    _flush(file)
-            _flush(temporary)
+            for each in (*temporary.rglob("*"), temporary):
+                _flush(each)
             temporary.chmod(0o777 & ~UMASK)
-            if path.exists():
-                shutil.rmtree(path)
-            os.replace(temporary, path)
+            if path.exists():  # moved aside first: to delete many files takes long, and a kill may come
+                before = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+                os.replace(path, before)
+                os.replace(temporary, path)
+                shutil.rmtree(before)
+            else:
+                os.replace(temporary, path)
             _flush(path.parent)
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)

@@ -24,6 +24,10 @@ from fedspm.grid import Cell
 from fedspm.pictures import comparison_curves, rendered
 
 UNRANKED = 99
+LETTERS = str.maketrans(
+    {"\\": r"\textbackslash{}", "×": r"$\times$", "α": r"$\alpha$", "μ": r"$\mu$", "–": "--", "~": r"\textasciitilde{}"}
+    | {letter: "\\" + letter for letter in "&%$#_{}"}
+)  # as LaTeX sets them
 
 
 @dataclass(frozen=True)
@@ -188,7 +192,7 @@ def latex(methods: Sequence[Method], missing: str) -> str:
     """A table for a paper, with booktabs."""
 
     def lines(rows: Sequence[Sequence[str]]) -> list[str]:
-        return [" & ".join(cell.replace("×", r"$\times$") for cell in row) + r" \\" for row in rows]
+        return [" & ".join([title.translate(LETTERS), *cells]) + r" \\" for title, *cells in rows]
 
     return "\n".join(
         [

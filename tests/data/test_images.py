@@ -75,3 +75,19 @@ def test_images_of_any_number_of_channels_can_be_shown(channels):
         x = x[:1]
     assert axes.images[0].get_array().shape == (x.permute(1, 2, 0).shape if len(x) > 1 else (8, 9))
     np.testing.assert_allclose(shown, x.permute(1, 2, 0).squeeze(2).numpy(), atol=0.5 / 255 + 1e-6)
+
+
+def test_files_with_more_than_8_bits_are_read_as_arrays_are(tmp_path):
+    fractions = np.random.default_rng(0).random((8, 9)).astype(np.float32)
+    sixteen = (fractions * 65535).astype(np.uint16)
+    for pixels, given in ((fractions, fractions), (sixteen, sixteen), (sixteen.astype(np.int32), sixteen)):
+        Image.fromarray(pixels).save(tmp_path / "a.tif")
+        assert torch.equal(read_image(tmp_path / "a.tif", (1, 8, 9)), read_image(given, (1, 8, 9)))
+        assert read_image(given, (1, 8, 9)).max() > 0.9
+
+
+@pytest.mark.parametrize("pixels", [np.full((8, 9), 70000, np.int32), np.full((8, 9), 17.0, np.float32)])
+def test_values_that_no_image_has_are_refused(tmp_path, pixels):
+    Image.fromarray(pixels).save(tmp_path / "a.tif")
+    with pytest.raises(FedSPMError, match=r"a\.tif cannot be read as an image: its values go from"):
+        read_image(tmp_path / "a.tif", (1, 8, 9))

@@ -45,8 +45,8 @@ def read_image(
         with _opened(source) as opened:
             admit(opened.width * opened.height)
             upright = ImageOps.exif_transpose(opened)
-            if upright.mode.startswith("I"):  # 16 bits a pixel
-                upright = Image.fromarray((np.asarray(upright) / 257).astype(np.uint8))
+            if upright.mode[0] in "IF":  # whole numbers of 16 bits, or fractions
+                upright = Image.fromarray(_as_bytes(_of_file(np.asarray(upright))))
             upright = upright.convert("RGB" if shape[0] == 3 else "L")
             if upright.size != (shape[2], shape[1]):
                 upright = upright.resize((shape[2], shape[1]), Image.Resampling.BILINEAR)
@@ -152,6 +152,16 @@ def _channels_last(pixels: np.ndarray) -> np.ndarray:
     if pixels.ndim == 3 and pixels.shape[0] in (1, 3, 4) and pixels.shape[2] > 4:
         pixels = np.moveaxis(pixels, 0, 2)
     return pixels[:, :, 0] if pixels.ndim == 3 and pixels.shape[2] == 1 else pixels
+
+
+def _of_file(pixels: np.ndarray) -> np.ndarray:
+    """What Pillow has as 32 bits is of 16 in the file, if it is an image at all."""
+    if pixels.dtype.kind == "f" or pixels.dtype == np.uint16:
+        return pixels
+    low, high = int(pixels.min()), int(pixels.max())
+    if low < 0 or high > np.iinfo(np.uint16).max:
+        raise ValueError(f"its values go from {low} to {high}; expected 8 or 16 bits a pixel, or fractions from 0 to 1")
+    return pixels.astype(np.uint16)
 
 
 def _as_bytes(pixels: np.ndarray) -> np.ndarray:

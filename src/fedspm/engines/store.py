@@ -24,7 +24,7 @@ from fedspm.errors import DamagedFile, Refused
 from fedspm.files import read_json, write_atomically, write_secret
 
 SECRET = 32  # bytes
-KEPT_TURNS = 3  # a server goes back one round at most; one more in case it dies again while it does
+REDONE = 2  # turns that a server may do again: the last one, and that before it in case it dies again meanwhile
 Place = tuple[int, int]  # (turn, exchange)
 
 
@@ -96,19 +96,17 @@ class Store:
     def keep(self, place: Place, private: Tensors | None) -> None:
         """The private state after an exchange, None if it has not changed; what is undone or old is removed.
 
-        Undone is what follows this exchange: the server has gone back to it.
+        Undone is what follows this exchange: the server has gone back to it. Of what was before this turn, the states
+        stay from which turns start that may be done again; a site that has rested has only an old one, and needs it.
         """
         if private is not None:
             save_tagged(self._file(place), private, _text(place))
-        places = self.places()
-        last_of_turn = dict(places)
-        earlier = [each for each in places if each <= place]
-        for each in places:
-            turn, exchange = each
-            undone = each > place or (each == place and private is None)
-            old = turn <= place[0] - KEPT_TURNS or (turn < place[0] and exchange != last_of_turn[turn])
-            if undone or (old and each != earlier[-1]):  # the newest stays, however old it is
-                self._file(each).unlink(missing_ok=True)
+        places, turn = self.places(), place[0]
+        needed = {each for each in places if (turn, 0) <= each < place or (each == place and private is not None)}
+        for start in range(turn + 1 - REDONE, turn + 1):
+            needed |= set([each for each in places if each < (start, 0)][-1:])
+        for each in set(places) - needed:
+            self._file(each).unlink(missing_ok=True)
 
     def _file(self, place: Place) -> Path:
         return self.folder / f"private-{place[0]:06d}-{place[1]:04d}.safetensors"

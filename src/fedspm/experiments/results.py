@@ -20,13 +20,9 @@ from fedspm.experiments.records import Records
 from fedspm.files import write_atomically
 from fedspm.likelihood.diagnostics import Bridge, bridge_errors, shown_bridge, solved_lines
 from fedspm.pictures import Curves, convergence, note_above, over_values, panel_curves, rendered
-from fedspm.tables import LATEX, MARKDOWN, REACHED, Style, difference_rows, figures, made_with, markdown_table
+from fedspm.tables import LATEX, LETTERS, MARKDOWN, REACHED, Style, difference_rows, figures, made_with, markdown_table
 
 Reached = dict[str, list[Method]]  # by panel
-LETTERS = str.maketrans(
-    {"\\": r"\textbackslash{}", "×": r"$\times$", "α": r"$\alpha$", "μ": r"$\mu$", "–": "--", "~": r"\textasciitilde{}"}
-    | {letter: "\\" + letter for letter in "&%$#_{}"}
-)
 
 
 def write_results(plan: Plan, records: Records, folder: Path, command: str) -> Reached:

@@ -247,5 +247,6 @@ def _rows(sight: Sight, rows: list[int]) -> Sight:
 
 
 def _shares(weights: dict[int, float]) -> dict[int, float]:
-    total = sum(weights.values()) or 1.0
-    return {client: weight / total for client, weight in weights.items()}
+    """They sum to one; alike, where those who answered have none of the posterior."""
+    total = sum(weights.values())
+    return {client: weight / total if total else 1 / len(weights) for client, weight in weights.items()}

@@ -212,11 +212,10 @@ def _novelty(
     novelty = Novelty.fit(_sums(federation, algorithm, shared))
     held = torch.cat([_described(algorithm, shared, part.x)[0] for part in federation.test if len(part)])
     order = torch.randperm(len(held), generator=torch_generator(run.config.seed, "novelty"))
-    half = len(held) // 2
-    tuned = novelty.calibrated([held[order[:half]]])
+    half = max(1, len(held) // 2)
+    tuned, rest = novelty.calibrated([held[order[:half]]]), held[order[half:]]
     threshold = torch.quantile(tuned.quantiles, 1 - false_alarms)
-    measured = float((tuned.distance(held[order[half:]]) > threshold).double().mean())
-    return tuned, measured
+    return tuned, float((tuned.distance(rest) > threshold).double().mean()) if len(rest) else None
 
 
 def _sums(federation: Federation, algorithm: Servable, shared: Tensors) -> Sums:

@@ -68,7 +68,9 @@ class Novelty:
         return cls((mean[shown] @ whiten).float(), whiten.float(), torch.zeros(STEPS + 1))
 
     def distance(self, rows: Float[Tensor, "n f"]) -> Float[Tensor, " n"]:
-        return torch.cdist(rows @ self.whiten, self.centres).amin(1)
+        # not by multiplying matrices, as it would for many rows: where centres are far from zero that cancels
+        found: Tensor = torch.cdist(rows @ self.whiten, self.centres, compute_mode="donot_use_mm_for_euclid_dist")
+        return found.amin(1)
 
     def calibrated(self, held_out: Iterable[Float[Tensor, "n f"]]) -> "Novelty":
         distances = torch.cat([self.distance(rows) for rows in held_out])

@@ -29,6 +29,7 @@ from fedspm.serve.reloading import Current
 from fedspm.serve.transport import Http, Transport
 
 DEADLINE = 10.0  # seconds that an answer may take
+ROUNDING = 1e-6  # of a share in single precision
 LOOKED_AT_ONCE = 1024  # rows; many, so that each node gets a large part of them
 WARNING = "this query resembles the data of no client; do not rely on the answer"
 NODE_LINE = 'north = "https://north.example:8001"'
@@ -214,7 +215,7 @@ def replies(looked: Looked, answered: Answered | None) -> list[dict[str, Any]]:
     found: list[dict[str, Any]] = []
     for row, posterior in enumerate(sight.posterior.tolist()):
         new = novelty[row]
-        novel = None if new is None or card.false_alarms is None else new >= 1 - card.false_alarms
+        novel = None if new is None or card.false_alarms is None else new >= 1 - card.false_alarms - ROUNDING
         reply = {
             "client": card.names[meant[row]],
             "posterior": dict(zip(card.names, posterior, strict=True)),
