@@ -6,7 +6,8 @@ from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedspm.engines.flower import Post, Waiting, client_app, introduce
+from fedspm.engines.flower import client_app
+from fedspm.engines.introductions import Post, Waiting, introduce
 from fedspm.engines.loopback import NO_SECRET, LoopbackEngine, site_configs
 from fedspm.engines.site import Site
 from fedspm.runs import task_of

@@ -12,7 +12,7 @@ from fedspm.algorithms.fedspm import FedSPM
 from fedspm.config import resolve
 from fedspm.deploy.server import gather
 from fedspm.engines import wire
-from fedspm.engines.flower import agreed_classes
+from fedspm.engines.introductions import agreed_classes
 from fedspm.engines.local import LocalEngine
 from fedspm.engines.site import Site
 from fedspm.errors import FedSPMError, TooFewSites

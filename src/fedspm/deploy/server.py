@@ -15,7 +15,8 @@ from fedspm.algorithms import algorithm_named
 from fedspm.config import Config
 from fedspm.deploy.brisk import look_for_parts_soon
 from fedspm.deploy.launch import LOG, OUTCOME
-from fedspm.engines.flower import FlowerEngine, Introduction, Post, Waiting, agreed_task, by_name, introduce
+from fedspm.engines.flower import FlowerEngine
+from fedspm.engines.introductions import Introduction, Post, Waiting, agreed_task, by_name, introduce
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
 from fedspm.manifest import site_manifest

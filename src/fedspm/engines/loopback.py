@@ -11,7 +11,8 @@ import numpy as np
 from fedspm.core.algorithm import Algorithm
 from fedspm.core.replies import Tensors
 from fedspm.data.federation import Federation
-from fedspm.engines.flower import EVALUATION, FlowerEngine, Post
+from fedspm.engines.flower import EVALUATION, FlowerEngine
+from fedspm.engines.introductions import Post
 from fedspm.engines.rows import rows_of, write_rows
 from fedspm.engines.site import SiteConfig
 from fedspm.engines.store import Store

@@ -15,7 +15,8 @@ from flwr.serverapp import Grid, ServerApp
 from fedspm.core.algorithm import Algorithm
 from fedspm.core.process import cores, keep_freed_memory
 from fedspm.data.federation import Federation
-from fedspm.engines.flower import Post, Waiting, client_app, introduce
+from fedspm.engines.flower import client_app
+from fedspm.engines.introductions import Post, Waiting, introduce
 from fedspm.engines.loopback import NO_SECRET, LoopbackEngine, site_configs
 from fedspm.engines.quiet import FLOWER, RAY, be_quiet
 from fedspm.engines.site import Site, SiteConfig
