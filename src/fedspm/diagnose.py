@@ -2,6 +2,9 @@
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
+
+import numpy as np
 
 from fedspm.core.settings import Block
 from fedspm.errors import FedSPMError
@@ -32,6 +35,19 @@ def bridge_rows(found: Sequence[tuple[Run, str, Bridge | None]]) -> list[list[st
         name = [run.path.name, f"{drm_steps(run).momentum:g}", gauge]
         rows.append([*name, *shown_bridge(bridge), "all" if bridge is None else str(bridge.unsolved)])
     return rows
+
+
+def bridge_records(found: Sequence[tuple[Run, str, Bridge | None]]) -> list[dict[str, Any]]:
+    """The same for machines: whole numbers and whole curves, under the names of `Bridge`."""
+    return [
+        {
+            "run": str(run.path),
+            "momentum": drm_steps(run).momentum,
+            "gauge": gauge,
+            **({name: np.asarray(value).tolist() for name, value in vars(bridge).items()} if bridge else {}),
+        }
+        for run, gauge, bridge in found
+    ]
 
 
 def drm_steps(run: Run) -> Block:

@@ -141,6 +141,10 @@ def test_the_commands(tmp_path):
     assert "fixed" in shown
     assert "raw" in shown
     assert (tmp_path / "panels.png").stat().st_size > 10_000
+    fixed, _ = map(json.loads, fedspm("diagnose", out, "--json").stdout.splitlines())
+    expected = bridge_errors(lines, "fixed")
+    assert (fixed["momentum"], fixed["gauge"], fixed["gamma2"]) == (0.5, "fixed", expected.gamma2)
+    assert fixed["gradient"] == expected.gradient.tolist()
     unsolved = tmp_path / "unsolved"  # does not keep the others from their table
     shutil.copytree(out, unsolved)
     text = "".join(json.dumps({**each, "fixed": None, "raw": None}) + "\n" for each in lines)

@@ -31,18 +31,17 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Gradient norms and bridge errors along training, as the paper's momentum figure shows them."""
-    from fedspm.diagnose import BRIDGE, accumulation, bridge_rows, bridges, write_picture
+    from fedspm.diagnose import BRIDGE, accumulation, bridge_records, bridge_rows, bridges, write_picture
     from fedspm.runs import Run
 
     opened = [Run.open(run) for run in runs]
     found = bridges(opened)
     picture = write_picture(found, out or runs[0] / "convergence.svg")
-    rows = bridge_rows(found)
     if as_json:
-        for row in rows:
-            print(json.dumps(dict(zip(BRIDGE, row, strict=True)), ensure_ascii=False))
+        for record in bridge_records(found):
+            print(json.dumps(record, ensure_ascii=False))
     else:
-        console.print(plain_table(BRIDGE, rows, "after the last diagnosed round"))
+        console.print(plain_table(BRIDGE, bridge_rows(found), "after the last diagnosed round"))
         for each in opened:
             say(accumulation(each))
         say(f"picture   {picture}")
