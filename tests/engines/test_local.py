@@ -109,6 +109,19 @@ def test_sums_of_few_rows_stay_at_the_client(vectors):
         assert moments["count"] == sum(n for n in vectors.counts if n >= 100)
 
 
+def test_an_error_of_a_method_says_where_it_was(vectors, monkeypatch):
+    def maximise(self, client, shared, tau):
+        raise KeyError("of a plugin")
+
+    algorithm = FedSPM(small_settings(), task_of(vectors))
+    with LocalEngine(vectors, seed=0, workers=2) as engine:
+        shared = begin(algorithm, engine)
+        monkeypatch.setattr(FedSPM, "maximise", maximise)
+        with pytest.raises(KeyError, match="of a plugin") as caught:
+            one_round(algorithm, engine, shared, 3)
+    assert caught.value.__notes__ == ["fedspm: client 'north', round 3, step maximise"]
+
+
 @pytest.mark.parametrize("device", ["cpu", "meta"])
 def test_doubles_stay_on_the_cpu(device):
     """MPS has none; `meta` stands for it here."""

@@ -98,6 +98,9 @@ class LocalEngine:
         shared, arguments = self.send(shared), self.send(arguments)
         settings: Settings = step.__self__.settings  # type: ignore[attr-defined]
 
+        def where(client: Client) -> str:
+            return f"client {client.name!r}, round {self.round}, step {step.__name__}"
+
         def take(i: int, solver: Solver = minimise) -> tuple[Answer, Tensors]:
             client = self._client(i, self.privates[self.federation.names[i]], solver)
             try:
@@ -105,9 +108,10 @@ class LocalEngine:
                 sent = Departure(settings, client, step.__name__, shared)(reply)
                 return arrived(settings, shared, sent), private  # type: ignore[return-value]
             except TrainingFailed as error:
-                raise TrainingFailed(
-                    f"client {client.name!r}, round {self.round}, step {step.__name__}: {error}"
-                ) from error
+                raise TrainingFailed(f"{where(client)}: {error}") from error
+            except Exception as error:  # of somebody's own method or encoder: its traceback is what they need
+                error.add_note(f"fedspm: {where(client)}")
+                raise
 
         merged: Answer | None = None
         for i, (reply, private) in zip(self.participants, self._taken(take), strict=True):
