@@ -1,7 +1,9 @@
 """Where a model comes from: data, seed, versions, command, machine. manifest.json of a run folder."""
 
+import functools
 import os
 import platform
+import subprocess
 import sys
 import uuid
 from datetime import UTC, datetime
@@ -16,6 +18,7 @@ from fedspm.data.federation import Federation
 from fedspm.data.images import UNIT
 from fedspm.version import __version__
 
+ROOT = Path(__file__).parents[2]  # of a clone
 ELSEWHERE = "at the sites"  # fingerprint of rows that are not here
 
 
@@ -48,10 +51,28 @@ def facts(algorithm: Algorithm, classes: np.ndarray, command: str) -> dict[str, 
         "shape": list(algorithm.task.shape),
         "components": algorithm.settings.components,
         "encoders": algorithm.sizes(),
-        "versions": {"python": platform.python_version(), "torch": torch.__version__, "numpy": np.__version__},
+        "versions": {
+            "python": platform.python_version(),
+            "torch": torch.__version__,
+            "numpy": np.__version__,
+            **_commit(),
+        },
         "machine": {"system": platform.platform(), "processor": _processor(), "cores": os.cpu_count()},
         "executable": sys.executable,
     }
+
+
+@functools.cache
+def _commit() -> dict[str, str]:
+    """Which state of the repository, with `-dirty` if it was changed since; nothing of an installed package."""
+    if not (ROOT / ".git").exists():
+        return {}
+    asked = ["git", "-C", str(ROOT), "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
+    try:
+        said = subprocess.run(asked, capture_output=True, text=True, timeout=10, check=True)
+    except (OSError, subprocess.SubprocessError):
+        return {}
+    return {"commit": said.stdout.strip()}
 
 
 def _processor() -> str:

@@ -76,6 +76,9 @@ def test_the_run_folder(run):
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["command"].startswith("fedspm train")
     assert {"versions", "seed", "data_fingerprint", "machine", "encoders"} <= manifest.keys()
+    asked = ["git", "-C", Path(__file__).parent, "rev-parse", "HEAD"]
+    head = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()  # none in an archive
+    assert manifest["versions"].get("commit", "").removesuffix("-dirty") == head[:12]
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [2, 4]
     wanted = {"system_accuracy", "average_accuracy", "routing_accuracy", "component_purity", "seconds"}
