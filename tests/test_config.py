@@ -99,6 +99,7 @@ def test_toml_there_and_back():
         ({"data": {"alpha_intra": float("inf")}}, "data.alpha_intra = inf"),
         ({"data": {"name": ["cifar10"]}}, "data.name"),
         ({"data": {"name": "cifar10", "size": 64}}, "data.size: the images of cifar10 are taken in their own size"),
+        ({"data": {"name": " "}}, "data.name is empty"),
         ({"data": {"size": 14}}, "data.size: the images of fashion-sample are taken"),
         ({"data": {"client_column": "site"}}, "data.client_column says how your own table is read; fashion-sample is"),
         ({"data": {"name": "arrays", "clients": 5}}, "data.clients is for .*; a Federation is divided already"),

@@ -212,6 +212,8 @@ def _own_by_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
     name = data.get("name")
     if not isinstance(name, str) or name in (OWN, IN_MEMORY) or is_known(name):
         return data
+    if not name.strip():
+        raise FedSPMError("data.name is empty; give the name of a data set, or the path of your own data")
     if "/" in name or os.sep in name or Path(name).expanduser().exists():
         return {**data, "name": OWN, "path": name}
     return data

@@ -77,7 +77,8 @@ def test_the_run_folder(run):
     assert manifest["command"].startswith("fedspm train")
     assert {"versions", "seed", "data_fingerprint", "machine", "encoders"} <= manifest.keys()
     asked = ["git", "-C", Path(__file__).parent, "rev-parse", "HEAD"]
-    head = subprocess.run(asked, capture_output=True, text=True, check=False).stdout.strip()  # none in an archive
+    found = shutil.which("git") and subprocess.run(asked, capture_output=True, text=True, check=False)
+    head = found.stdout.strip() if found else ""  # none in an archive either
     assert manifest["versions"].get("commit", "").removesuffix("-dirty") == head[:12]
     lines = [json.loads(line) for line in (out / "metrics.jsonl").read_text().splitlines()]
     assert [line["round"] for line in lines] == [2, 4]
@@ -213,6 +214,11 @@ def test_help_names_every_option_with_its_default():
     ):
         assert f"--{option}" in text
     assert text.count("default") >= 14
+
+
+def test_a_terminal_that_knows_no_greek_is_spoken_to_all_the_same():
+    shown = fedspm("settings", "em.server_step", env={**os.environ, "PYTHONIOENCODING": "ascii"}).stdout
+    assert "first server step on ? and ?" in shown
 
 
 def test_settings_are_listed_found_by_word_and_given_as_json():

@@ -189,3 +189,11 @@ def test_parts_of_one_data_set_are_not_taken_for_clients(names, tmp_path):
     if set(names) != {"Train", "Test"}:  # as names of files these are train and test
         with pytest.raises(FedSPMError, match="parts of one data set, not clients"):
             Federation.from_folder(tmp_path)
+
+
+def test_labels_may_be_bytes_if_they_are_text():
+    x = np.arange(8.0).reshape(4, 2)
+    names = np.array(["süd".encode(), b"north"] * 2)
+    assert Federation.from_arrays(dict.fromkeys("ab", (x, names))).classes.tolist() == ["north", "süd"]
+    with pytest.raises(FedSPMError, match="client 'a': a label is bytes that are no text"):
+        Federation.from_arrays({name: (x, np.array([b"\xff", b"north"] * 2)) for name in "ab"})

@@ -1,5 +1,6 @@
 """The program itself: what every command hangs on, and how errors reach a person."""
 
+import io
 import sys
 import warnings
 from typing import Annotated
@@ -24,6 +25,9 @@ def main() -> None:
     warnings.showwarning = lambda message, *_, **__: errors.print(
         f"warning: {message}", style="yellow", markup=False, soft_wrap=True
     )
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="replace")  # a terminal that knows no γ shows a question mark
     sys.path.insert(0, "")  # encoders of one's own are found in the working directory, as with `python -m`
     try:
         app()

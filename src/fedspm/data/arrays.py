@@ -76,7 +76,10 @@ def as_labels(y: Any, where: str = "y") -> np.ndarray:
     if labels.dtype.kind == "O":
         labels = np.asarray(given)
     if labels.dtype.kind == "S":
-        labels = labels.astype(str)
+        try:
+            labels = np.char.decode(labels, "utf-8")
+        except UnicodeDecodeError as error:
+            raise FedSPMError(f"{where}: a label is bytes that are no text ({error}); give strings") from error
     if labels.dtype.kind == "f" and (np.abs(labels) < LIMIT).all() and (labels == labels.astype(np.int64)).all():
         labels = labels.astype(np.int64)
     if labels.dtype.kind not in "iubU":
