@@ -77,10 +77,10 @@ def test_first_rounds_are_gone_on_with(tmp_path):
     [
         (lambda text: "{]", "damaged after 0 lines"),
         (lambda text: text + text, "fashion-mnist fedavg 0 twice"),
-        (lambda text: text.replace('"seed": 0, "settings"', '"seed": "0", "settings"'), "seed: Input should be"),
-        (lambda text: text.replace('"title"', '"name"'), "title: Field required"),
+        (lambda text: text.replace('"seed": 0, "settings"', '"seed": "0", "settings"'), "seed = '0': input should be"),
+        (lambda text: text.replace('"title"', '"name"'), "title: field required"),
         (lambda text: text.replace('"components": 3', '"components": -3'), "components = -3"),
-        (lambda text: text.replace('"metrics": [', '"metrics": [], "more": ['), "metrics: List should have"),
+        (lambda text: text.replace('"metrics": [', '"metrics": [], "more": ['), r"metrics = \[\]: list should have"),
         (lambda text: text.replace('"method": "fedavg"', '"method": "fedsgd"'), "fedsgd seed 0, which table1 does not"),
         (lambda text: text.encode("utf-16"), "utf-8"),
     ],

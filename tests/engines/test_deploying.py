@@ -66,7 +66,7 @@ def test_a_site_that_missed_the_end_gets_the_last_state_when_the_run_is_resumed(
     run = Run(tmp_path / "run")
     run.path.mkdir()
     write_atomically(run.path / "config.toml", config.to_toml())
-    run.describe(site_manifest(algorithm, vectors.classes))
+    run.describe(site_manifest(algorithm, vectors.classes, pixels=False))
 
     def engine():
         return FlowerEngine(grid.post, algorithm, vectors.classes, "run1", grid.nodes, print)

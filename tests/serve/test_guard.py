@@ -12,8 +12,9 @@ from PIL import Image
 from safetensors.torch import save
 
 from fedspm.errors import FedSPMError
-from fedspm.serve.bundle import NodeModel
-from fedspm.serve.guard import Limits, Listen, read_secret, read_table
+from fedspm.serve.bundle import NodeModel, load_router
+from fedspm.serve.guard import Declined, Limits, Listen, read_secret, read_table
+from fedspm.serve.reading import _images
 from serving import service
 
 TOKEN = "0123456789abcdef0123456789abcdef"
@@ -181,6 +182,17 @@ def test_images_are_answered_and_hostile_ones_refused(pictured):
     assert [len(reply.json().get("answers", "x")) for reply in good] == [1, 1, 2, 2]
     assert {reply.status_code for reply in wrong} <= {400, 413, 415, 422}
     assert all(len(reply.json()["error"]) > 10 for reply in wrong)
+
+
+def test_image_files_are_refused_where_rows_had_other_values_or_unknown_ones(pictured):
+    _, bundle = pictured
+    card = load_router(bundle / "router").card
+    for ends, known in (((0.0, 255.0), "values from 0 to 255"), (None, "values that are not known here")):
+        other = card.model_copy(update={"range": ends})
+        with pytest.raises(Declined, match=f"the clients' rows have {known}, and image files") as caught:
+            _images([png()], True, other, Limits())
+        assert caught.value.status == 415
+    assert _images([png()], True, card, Limits())[0].shape == (1, 3, 8, 8)
 
 
 def test_rows_that_overflow_are_refused_by_their_number_and_harm_nobody(pictured, monkeypatch):
