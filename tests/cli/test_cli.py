@@ -173,6 +173,8 @@ def test_mistakes_get_one_sentence(run, tmp_path):
     assert "did you mean" in one_sentence("train", "--set", "router.stepps=3", "--out", tmp_path / "a")
     assert "no data set 'mnist'" in one_sentence("train", "--data", "mnist", "--out", tmp_path / "a")
     assert "no algorithm" in one_sentence("train", "--algorithm", "fedfoo", "--out", tmp_path / "a")
+    without = ("train", "--algorithm", "fedavg", "--variant", "cx", "--out", tmp_path / "a")
+    assert "variant = cx: fedavg has no variants" in one_sentence(*without)
     assert "is not a run" in one_sentence("resume", tmp_path)
     assert "is not a run" in one_sentence("evaluate", tmp_path)
     assert "no image" in one_sentence("route", out, tmp_path / "nothing.png")
