@@ -130,9 +130,9 @@ def all_settings() -> str:
         "default is followed by those of the preset `paper` and of data sets where they differ. A person wins over the",
         "preset, the preset over the data set. Every run folder has its whole configuration in `config.toml`.",
     ]
-    tables = {each.key.rpartition(".")[0]: [] for each in settings()}
+    tables: dict[str, list[list[str]]] = {}
     for each in settings():
-        tables[each.key.rpartition(".")[0]].append([f"`{each.key}`", each.defaults, each.values, each.meaning])
+        tables.setdefault(each.table, []).append([f"`{each.key}`", each.defaults, each.values, each.meaning])
     for name, rows in tables.items():
         text += ["", f"## {f'`{name}`' if name else 'Without a table'}", ""]
         text += markdown_table(["key", "default", "values", "meaning"], rows, words=4)

@@ -102,13 +102,10 @@ class Config(Settings):
 
     def _refuse_division(self) -> None:
         """Of data that turned out to be divided: a plugin's."""
-        for table, keys in meaningless(IN_MEMORY).items():
-            for key in sorted(keys):
-                if getattr(getattr(self, table), key) != type(getattr(self, table)).model_fields[key].default:
-                    raise FedSPMError(
-                        f"{table}.{key} is for images that are still to be divided over clients; {self.data.name} "
-                        "comes divided, so leave it out"
-                    )
+        usual = Config()
+        for key in (f"{table}.{each}" for table, keys in meaningless(IN_MEMORY).items() for each in sorted(keys)):
+            if self.value(key) != usual.value(key):
+                raise _of_undivided(key, f"{self.data.name} comes divided")
 
     def newcomer(self, name: str, like: Likeness) -> tuple[Part, Part]:
         """Training and test rows of a client that came later."""
@@ -219,14 +216,15 @@ def _own_by_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
     return data
 
 
+def _of_undivided(key: str, why: str) -> FedSPMError:
+    return FedSPMError(f"{key} is for images that are still to be divided over clients; {why}, so leave it out")
+
+
 def _refuse_meaningless_keys(wanted: Mapping[str, Any]) -> None:
     name = _data_name(wanted)
     for table, keys in meaningless(name).items():
         if found := [key for key in wanted.get(table, {}) if key in keys]:
-            raise FedSPMError(
-                f"{table}.{found[0]} is for images that are still to be divided over clients; {DIVIDED[name]}, so "
-                "leave it out"
-            )
+            raise _of_undivided(f"{table}.{found[0]}", DIVIDED[name])
     if name != OWN and (found := [key for key in OF_TABLES if wanted["data"].get(key)]):
         raise FedSPMError(f"data.{found[0]} says how your own table is read; {name} is none, so leave it out")
     if "size" in wanted["data"] and (name in (SAMPLE, IN_MEMORY) or (name in NAMED and not NAMED[name].size)):

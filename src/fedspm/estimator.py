@@ -118,9 +118,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         flat |= {
             f"{role}.encoder": GIVEN if role in networks else getattr(self, role) for role in ("predictor", "router")
         }
-        if not isinstance(self.settings or {}, Mapping) or not all(isinstance(key, str) for key in self.settings or {}):
+        said = self.settings or {}
+        if not isinstance(said, Mapping) or not all(isinstance(key, str) for key in said):
             raise FedSPMError('settings must be a dict of dotted keys, for instance {"router.steps": 20}')
-        wanted = dotted(self.settings or {})
+        wanted = dotted(said)
         if found := [key for key in wanted if key in OF_RUNS]:
             raise FedSPMError(f"{found[0]} is for runs with a folder or a data set of their own; leave it out here")
         return resolve({"data": {"name": IN_MEMORY}}, dotted(flat), wanted)

@@ -26,6 +26,11 @@ class Setting:
     meaning: str
 
     @property
+    def table(self) -> str:
+        """Of a configuration file; none for the settings above its first table."""
+        return self.key.rpartition(".")[0]
+
+    @property
     def defaults(self) -> str:
         """`4.0; paper: 1.0; fed-isic2019: 1.0`"""
         return "; ".join([_said(self.default), *(f"{name}: {_said(value)}" for name, value in self.instead.items())])

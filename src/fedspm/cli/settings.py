@@ -31,11 +31,9 @@ def settings(
     if as_json:
         print(json.dumps([asdict(each) for each in found], ensure_ascii=False, default=str))
         return
-    table = None
-    for each in found:
-        if table is not None and each.key.rpartition(".")[0] != table:
+    for before, each in zip([found[0], *found], found, strict=False):
+        if each.table != before.table:
             console.print()
-        table = each.key.rpartition(".")[0]
         line = Text.assemble((each.key, "bold"), f" = {each.defaults}", (f"   ({each.values})", "dim"))
         console.print(line, soft_wrap=True)
         console.print(Padding(Text(each.meaning), (0, 0, 0, 4), expand=False))

@@ -146,7 +146,8 @@ def _warn(federation: "Federation", settings: "Config") -> None:
     """What `fedspm data check` would have said."""
     from fedspm.data.findings import inspect
 
-    found = inspect(federation, "your own data", settings.min_count).warnings
+    with console.status("looking at the data"):
+        found = inspect(federation, "your own data", settings.min_count).warnings
     for text in found[:SHOWN_WARNINGS]:
         warnings.warn(text, stacklevel=2)
     if (more := len(found) - SHOWN_WARNINGS) > 0:

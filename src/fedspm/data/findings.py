@@ -150,15 +150,12 @@ def _about_features(federation: Federation) -> list[str]:
 def _about_doubles(federation: Federation) -> list[str]:
     """Rows that occur in more than one place."""
     said = []
+    trained = {name: set(_rows(part.x)) for name, part in zip(federation.names, federation.train, strict=True)}
     home: dict[int, str] = {}
-    for name, part in zip(federation.names, federation.train, strict=True):
-        for row in _rows(part.x):
+    for name, rows in trained.items():
+        for row in rows:
             home.setdefault(row, name)
-    elsewhere = sum(
-        home[row] != name
-        for name, part in zip(federation.names, federation.train, strict=True)
-        for row in set(_rows(part.x))
-    )
+    elsewhere = sum(home[row] != name for name, rows in trained.items() for row in rows)
     if elsewhere:
         said.append(f"{elsewhere:,} training rows are in more than one client: routing cannot tell them apart")
     for name, part in zip(federation.names, federation.test or (), strict=False):

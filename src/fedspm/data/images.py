@@ -119,7 +119,9 @@ def bytes_as_values(rows: Tensor, given: Any, ends: Ends = UNIT) -> Tensor:
     """Images that were given as bytes have values from 0 to 1, as image files have; unless the rows that a model was
     trained on had others: it was given bytes as they are, and gets them so. Vectors are never changed."""
     were_bytes = str(getattr(given, "dtype", "")).removeprefix("torch.") == "uint8"
-    return rows / 255 if were_bytes and rows.ndim == 4 and are_pixels(ends) else rows
+    if not (were_bytes and rows.ndim == 4 and are_pixels(ends)):
+        return rows
+    return rows.div_(255) if rows.is_floating_point() else rows / 255  # floats that were bytes are a copy already
 
 
 def encode_png(x: Tensor) -> bytes:
