@@ -1,5 +1,7 @@
 """`fedspm data check` finds what is wrong before training does."""
 
+import re
+
 import numpy as np
 import pytest
 from test_own import HEADER, ROWS, folder_of_images, write_csv
@@ -38,6 +40,10 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path):
         (lambda rows: [[*row, j] for j, row in enumerate(rows)], "'more' is another whole number in every row"),
         (lambda rows: [[*row, j % 3] for j, row in enumerate(rows * 2)], None),
         (
+            lambda rows: [[*row, 1_700_000_000 + 900 * (j % 7)] for j, row in enumerate(rows)],
+            r"'more' lies around 1.7e\+09 and varies by 1.\de\+03, which 32-bit numbers keep in steps of 1.3e\+02",
+        ),
+        (
             lambda rows: [[*row, 1.5 * j % 7] for j, row in enumerate(rows[:25])],
             "'Süd 2' has .* training rows: too few",
         ),
@@ -55,8 +61,6 @@ def test_warnings(tmp_path, change, sentence):
     findings = found(write_csv(tmp_path / "t.csv", change(ROWS), [*HEADER, "more"]))
     assert findings.problems == []
     if sentence:
-        import re
-
         assert any(re.search(sentence, text) for text in findings.warnings), findings.warnings
 
 

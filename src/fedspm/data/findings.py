@@ -14,6 +14,7 @@ from fedspm.data.federation import Federation, Part
 from fedspm.errors import FedSPMError
 
 SKEW = 50  # the largest client has so many times the rows of the smallest
+STEPS = 100  # of 32-bit numbers that a standard deviation should have: two digits
 
 
 @dataclass
@@ -128,7 +129,8 @@ def _about_classes(findings: Findings) -> list[str]:
 
 
 def _about_features(federation: Federation) -> list[str]:
-    """Constant features, and whole numbers that never repeat: probably identifiers."""
+    """Constant features, whole numbers that never repeat (probably identifiers), and numbers that 32 bits cannot tell
+    apart."""
     if len(federation.shape) != 1:
         return []
     x = torch.cat([part.x for part in federation.train])
@@ -143,6 +145,13 @@ def _about_features(federation: Federation) -> list[str]:
             said.append(
                 f"{name!r} is another whole number in every row: if it is an identifier, leave it out "
                 f"(data.ignore={name})"
+            )
+    for name, column in zip(names, x.T, strict=True):
+        step, spread = np.spacing(column.abs().max().numpy()).item(), column.double().std(correction=0).item()
+        if 0 < spread < STEPS * step:
+            said.append(
+                f"{name!r} lies around {column.double().mean():.6g} and varies by {spread:.2g}, which 32-bit numbers "
+                f"keep in steps of {step:.2g}: subtract a number from it that is the same for every client"
             )
     return said
 
