@@ -1,9 +1,13 @@
 """What follows when clients come and go: the sketch, the tables of the others, the tilt of a newcomer."""
 
 import numpy as np
+import pytest
 import torch
 
+from fedspm import Federation
 from fedspm.algorithms.fedspm import FedSPM
+from fedspm.core.local import Client
+from fedspm.engines.local import LocalEngine
 from fedspm.mixture import newcomer
 from fedspm.mixture.newcomer import Sketch, pull
 from fedspm.onboarding import TABLES, onboard, remove
@@ -86,3 +90,77 @@ def test_a_newcomer_that_h_tells_apart_has_a_tilt_all_the_same(vectors):
     ridge = 2e-4 * float(own.square().mean())
     np.testing.assert_allclose(gradient, ridge * found["tilt.xi"].numpy(), rtol=0.05, atol=1e-7)
     assert newcomer.RIDGE > 0
+
+
+# -- clients whose rows are not in the sums --------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def alike():
+    """Twenty clients with nine rows, one with sixty and a newcomer with sixty, all of one distribution, and tables that
+    say so; the newcomer's share of the rows is 60 / 300."""
+    random = np.random.default_rng(0)
+
+    def rows(n):
+        return random.normal(size=(n, 3)).astype(np.float32), np.arange(n) % 2
+
+    sizes = [9] * 20 + [60]
+    federation = Federation.from_arrays({f"c{i:02}": rows(n) for i, n in enumerate(sizes)})
+    algorithm = FedSPM(small_settings(components=1, min_count=10), task_of(federation))
+    shared = {"input.mean": torch.zeros(3), "input.scale": torch.ones(3), **algorithm.predictor.initial()}
+    shared |= algorithm.router.initial() | {
+        "tilt.xi": torch.zeros(21, 1, 4),
+        "tilt.gamma": torch.zeros(21, 1),
+        "tau": torch.tensor(sizes).float()[:, None],
+    }
+    x, y = map(torch.from_numpy, rows(60))
+    with LocalEngine(federation, seed=0, workers=1) as engine:
+        engine.begin_round(0)
+        engine.enrol(algorithm)
+        yield algorithm, shared, engine, Client("new", 21, x, y, {}, 0, 0)
+
+
+def share_of(algorithm, shared, row):
+    """Of queries of that distribution, with the newcomer"""
+    x = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))
+    h = algorithm.all_features(algorithm.router, shared, x)[:, 0]
+    others = shared["tau"][:, 0].log().expand(2000, -1)  # their tilts are nothing
+    own = h @ row["tilt.xi"][0] + row["tilt.gamma"] + row["tau"].log()
+    return float(torch.softmax(torch.cat([others, own[:, None]], 1), 1)[:, -1].mean())
+
+
+@pytest.mark.parametrize("by_sketch", [False, True])
+def test_a_newcomer_is_not_larger_where_many_are_too_small_to_speak(alike, by_sketch):
+    algorithm, shared, engine, new = alike
+    sketch = algorithm.sketch(shared, engine)
+    assert sketch.here.tolist() == [False] * 20 + [True]
+    assert float(sketch.mass.sum()) == pytest.approx(1)
+    row, _ = algorithm.admit(new, shared, sketch.others() if by_sketch else algorithm.everybody(shared, engine))
+    assert share_of(algorithm, shared, row) == pytest.approx(60 / 300, abs=0.03)
+
+
+def test_nor_where_somebody_did_not_answer(alike):
+    algorithm, shared, engine, new = alike
+    talkative = FedSPM(small_settings(components=1, min_count=1), algorithm.task)
+
+    class Without:
+        round = 0
+
+        def __call__(self, step, shared, **more):
+            replies = engine(step, shared, **more)
+            for i in range(15):
+                del replies.rows[f"c{i:02}"]
+            return replies
+
+    sketch = talkative.sketch(shared, Without())
+    assert int(sketch.here.sum()) == 6
+    assert float(sketch.mass.sum()) == pytest.approx(1)
+    row, _ = talkative.admit(new, shared, sketch.others())
+    assert share_of(talkative, shared, row) == pytest.approx(60 / 300, abs=0.03)
+
+
+def test_a_sketch_without_anybody_stays_one(alike):
+    algorithm, shared, engine, _ = alike
+    nobody = FedSPM(small_settings(components=1, min_count=100), algorithm.task).sketch(shared, engine)
+    assert not nobody.here.any()
+    assert not nobody.mass.isnan().any()

@@ -159,7 +159,7 @@ def test_an_exchange_brings_a_value_and_its_gradient(vectors):
     algorithm = FedSPM(small_settings(), task_of(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
-        ask = algorithm.everybody(shared, engine)
+        ask = algorithm.everybody(shared, engine).pull
         draw = torch.Generator().manual_seed(1)
         tilt = {
             "tilt.xi": torch.randn(2, 4, generator=draw).double(),
@@ -186,7 +186,7 @@ def test_no_sum_over_few_rows_leaves(vectors):
         sketch = algorithm.sketch(shared, engine)
         assert sketch.count[0].sum() == sketch.mass[0].sum() == 0
         assert sketch.count[1:].sum(1).tolist() == list(vectors.counts[1:])
-        ask = algorithm.everybody(shared, engine)
+        ask = algorithm.everybody(shared, engine).pull
         tilt = {"tilt.xi": torch.zeros(2, 4).double(), "tilt.gamma": torch.zeros(2).double()}
         alone = ask(tilt | {"log_tau": torch.full((2,), 100.0).double()})  # all of every row goes to the newcomer
         assert alone["gamma"].sum() == pytest.approx(sum(vectors.counts[1:]))
@@ -199,7 +199,7 @@ def test_a_sketch_of_single_points_is_exact(vectors):
     algorithm = FedSPM(small_settings(), task_of(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
-        ask = algorithm.everybody(shared, engine)
+        ask = algorithm.everybody(shared, engine).pull
         kept = [engine.privates[name] for name in vectors.names]
         h, total = torch.cat([each["h"] for each in kept]), torch.cat([each["log_total"] for each in kept])
         points = Sketch(torch.ones(1, len(h)).double(), (-total.double()).exp()[None], h.double()[None])

@@ -20,7 +20,7 @@ from fedspm.evaluation import evaluate
 from fedspm.files import folder_atomically
 from fedspm.manifest import ELSEWHERE, facts, manifest
 from fedspm.mixture.model import TILT
-from fedspm.mixture.newcomer import Newcomers, Sketch
+from fedspm.mixture.newcomer import Newcomers, Sketch, among
 from fedspm.runs import Run, refuse_existing, require_same
 
 TABLES = (*TILT, "tau")  # shared tables with a row a client
@@ -62,19 +62,21 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
     sent, misfit = 0, None
     if federation is None:
         assert sketch
-        row, private = algorithm.admit(newcomer, before.shared, sketch.pull)
+        row, private = algorithm.admit(newcomer, before.shared, sketch.others())
     else:
         others = federation.without([name])
         with LocalEngine(others, seed=config.seed, workers=config.workers, device=config.device) as engine:
             engine.restore(before.round, before.privates)
             everybody = algorithm.everybody(before.shared, engine)
-            row, private = algorithm.admit(newcomer, before.shared, sketch.pull if sketch and by_sketch else everybody)
+            compared = sketch.others() if sketch and by_sketch else everybody
+            row, private = algorithm.admit(newcomer, before.shared, compared)
             sent = engine.traffic.up
             misfit = algorithm.misfit(newcomer, before.shared, row, private, everybody)
     shared = before.shared | {table: torch.cat([before.shared[table], row[table][None]]) for table in TABLES}
     if sketch:
-        own = algorithm.sketched(algorithm.summarise(newcomer, shared)[0], [name])
-        sketch = sketch.moved(before.shared, shared).joined(own)
+        now = among(shared, torch.cat([sketch.here, torch.tensor([True])]))
+        own = algorithm.sketched(algorithm.summary(newcomer, now), [name])
+        sketch = sketch.moved(among(before.shared, sketch.here), now).joined(own)
     after = Checkpoint(before.round, before.seconds, shared, before.privates | {name: private})
     counts = _counts(algorithm) | {name: len(train)}
     return Onboarded(_derived(run, out, config, counts, after, sketch, federation, command), len(train), sent, misfit)
@@ -97,7 +99,10 @@ def remove(run: Run, name: str, out: Path, command: str) -> Run:
     gone = names.index(name)
     kept = [i for i in range(len(names)) if i != gone]
     shared = before.shared | {table: before.shared[table][kept] for table in TABLES}
-    sketch = Sketch(**run.sketch()).without(gone).moved(before.shared, shared) if run.has_sketch() else None
+    sketch = None
+    if run.has_sketch():
+        known = Sketch(**run.sketch())
+        sketch = known.without(gone).moved(among(before.shared, known.here), among(shared, known.here[kept]))
     privates = {key: private for key, private in before.privates.items() if key != name}
     federation = run.federation().without([name]) if run.has_rows else None
     counts = {key: count for key, count in _counts(algorithm).items() if key != name}

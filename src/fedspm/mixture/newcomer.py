@@ -1,10 +1,11 @@
 """A client that comes after training: its head, mixing weights and tilt, while everything that is shared stays.
 
-Of Q̃₂ only the newcomer's row moves. Over its own rows (w: their responsibilities) and the rows of everybody,
+Of Q̃₂ only the newcomer's row moves. Over its own rows (w: their responsibilities) and the others',
 
     Q̃₂(γ, ξ) = Σ_jc w_jc (γ_c + ξ_cᵀ h_c(x_j)) − Σ log(D(x) + Σ_c τ_c exp(γ_c + ξ_cᵀ h_c(x)))
 
-with D = Σ_i'c τ_i'c exp(γ_i'c + ξ_i'cᵀ h_c) of those that were there before. It is concave, and where it is largest
+with D = Σ_i'c τ_i'c exp(γ_i'c + ξ_i'cᵀ h_c) of those that were there before and whose rows are in the sum: a client
+with fewer than `min_count` says nothing, and is in neither. It is concave, and where it is largest
 
     γ_c = −log Σ r(x) exp(ξ_cᵀ h_c(x)),    r = 1 / (D + Σ_c τ_c exp(γ_c + ξ_cᵀ h_c)),
 
@@ -20,7 +21,7 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Bool, Float
 from torch import Tensor
 
 from fedspm.core.algorithm import Exchange
@@ -39,6 +40,15 @@ NORMALISER = ("tilt.gamma",)  # what moves when ξ stays
 CLUSTERS = 64  # of a client's rows in the sketch, at most
 
 Pull = Callable[[Tensors], Tensors]  # the newcomer's tilt and log τ → value and gradient of the others' part of −Q̃₂
+Whose = Bool[Tensor, " m"]  # which of the clients
+
+
+@dataclass(frozen=True)
+class Others:
+    """With whom a newcomer is compared: who they are, and what their rows say."""
+
+    here: Whose
+    pull: Pull
 
 
 def pull(
@@ -61,6 +71,13 @@ class Sketch:
     mass: Float[Tensor, "m b"]
     centre: Float[Tensor, "m b e d"]
 
+    @property
+    def here(self) -> Whose:
+        return self.count.sum(1) > 0
+
+    def others(self) -> Others:
+        return Others(self.here, self.pull)
+
     def pull(self, tilt: Tensors) -> Tensors:
         """As all rows would; D of a cluster is the harmonic mean over its rows, count / mass."""
         shown = self.count > 0
@@ -70,7 +87,7 @@ class Sketch:
     def moved(self, before: Tensors, after: Tensors) -> "Sketch":
         """When clients come or go D changes, and r with it."""
         change = log_total(before, self.centre.flatten(0, 1)) - log_total(after, self.centre.flatten(0, 1))
-        return replace(self, mass=self.mass * change.view_as(self.mass).exp())
+        return replace(self, mass=torch.where(self.mass > 0, self.mass * change.view_as(self.mass).exp(), 0.0))
 
     def joined(self, other: "Sketch") -> "Sketch":
         return Sketch(*(torch.cat([value, getattr(other, name)]) for name, value in vars(self).items()))
@@ -85,6 +102,11 @@ def log_total(shared: Tensors, features: Features) -> Float[Tensor, " n"]:
     tables = {name: shared[name].cpu().to(features.dtype) for name in (*TILT, "tau")}
     ratio = log_ratio(tables["tilt.xi"], tables["tilt.gamma"], features)
     return torch.logsumexp((ratio + tables["tau"].log()).flatten(1), dim=1)
+
+
+def among(shared: Tensors, here: Whose) -> Tensors:
+    """What is shared, as if these clients alone were there: the others have no τ."""
+    return shared | {"tau": shared["tau"] * here.to(shared["tau"])[:, None]}
 
 
 class Newcomers(DensityRatios):
@@ -102,7 +124,8 @@ class Newcomers(DensityRatios):
 
     def sketch(self, shared: Tensors, exchange: Exchange) -> Sketch:
         """Of everybody's rows; a client that does not answer is not in it."""
-        return self.sketched(exchange(self.summarise, shared), self.task.names)
+        sketch = self.sketched(exchange(self.summarise, shared), self.task.names)
+        return sketch.moved(among(shared, self.counted()), among(shared, sketch.here))
 
     def sketched(self, replies: Rows, names: Sequence[str]) -> Sketch:
         count, mass, total = (
@@ -112,7 +135,11 @@ class Newcomers(DensityRatios):
         centre = total / count.clamp_min(1)[..., None]
         return Sketch(count, mass, centre.unflatten(2, (self.router.copies, -1)))
 
-    def everybody(self, shared: Tensors, exchange: Exchange) -> Pull:
+    def counted(self) -> Whose:
+        """Those with enough rows for sums over them to leave."""
+        return torch.tensor(self.task.counts) >= self.settings.min_count
+
+    def everybody(self, shared: Tensors, exchange: Exchange) -> Others:
         """The others' part of −Q̃₂ from the sites themselves, an exchange a step."""
         exchange(self.attend, shared)
 
@@ -120,14 +147,15 @@ class Newcomers(DensityRatios):
             xi, gamma, log_tau = tilt["tilt.xi"], tilt["tilt.gamma"], tilt["log_tau"]
             return exchange(self.pull, shared, xi=xi, gamma=gamma, log_tau=log_tau).totals()
 
-        return asked
+        return Others(self.counted(), asked)
 
     # -- at a client that was there before ---------------------------------------------------------------------------
 
     def attend(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
         """Keep h and log D of all rows at hand for the exchanges that follow."""
         features = self.all_features(self.router, shared, client.x)
-        return Rows.of(client.name), client.private | {"h": features, "log_total": log_total(shared, features)}
+        total = log_total(among(shared, self.counted()), features)
+        return Rows.of(client.name), client.private | {"h": features, "log_total": total}
 
     def pull(self, client: Client, shared: Tensors, xi: Tensor, gamma: Tensor, log_tau: Tensor) -> tuple[Mean, Tensors]:
         """What this client's rows say of the newcomer's tilt, from at least `min_count` of them."""
@@ -137,6 +165,9 @@ class Newcomers(DensityRatios):
         return Mean(1, **pull(tilt, features, total, torch.ones_like(total).double())), client.private
 
     def summarise(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
+        return self.summary(client, among(shared, self.counted())), client.private
+
+    def summary(self, client: Client, shared: Tensors) -> Rows:
         """k-means of h: count, Σ h and Σ r of clusters with at least `min_count` rows each, padded with zeros."""
         features = self.all_features(self.router, shared, client.x)
         count, mass, total = self._nothing()
@@ -146,7 +177,7 @@ class Newcomers(DensityRatios):
             count += torch.bincount(label, minlength=CLUSTERS)
             total.index_add_(0, label, flat)
             mass.index_add_(0, label, (-log_total(shared, features.double())).exp())
-        return Rows.of(client.name, count=count, mass=mass, sum=total), client.private
+        return Rows.of(client.name, count=count, mass=mass, sum=total)
 
     def _nothing(self) -> tuple[Tensor, Tensor, Tensor]:
         """Count, Σ r and Σ h of no cluster"""
@@ -160,14 +191,14 @@ class Newcomers(DensityRatios):
 
     # -- at the newcomer ---------------------------------------------------------------------------------------------
 
-    def admit(self, client: Client, shared: Tensors, others: Pull) -> tuple[Tensors, Tensors]:
+    def admit(self, client: Client, shared: Tensors, others: Others) -> tuple[Tensors, Tensors]:
         """EM over the newcomer's own parameters: its rows of γ, ξ and τ, and its private state.
 
         Components mean the same for everybody, so its first responsibilities are those that the other clients'
         components would take for its rows.
         """
         g, h = (self.all_features(encoder, shared, client.x) for encoder in (self.predictor, self.router))
-        total = log_total(shared, h)
+        total = log_total(among(shared, others.here), h)
         ratio = log_ratio(shared["tilt.xi"], shared["tilt.gamma"], h) + shared["tau"].log()
         responsibilities = torch.softmax(torch.logsumexp(ratio, dim=1), dim=1)
         mixing = responsibilities.mean(0)
@@ -181,17 +212,17 @@ class Newcomers(DensityRatios):
             tau = responsibilities.double().sum(0)
             mixing = em.mixing_weights(tau, client.n).float()
             head = self.fitted_head(replace(client, round=number, x=g), head, responsibilities, mixing)
-            row = self.fitted_tilt(row, tau, responsibilities, h, total, others)
-        row = self.fitted_tilt(row, tau, responsibilities, h, total, others, NORMALISER)
+            row = self.fitted_tilt(row, tau, responsibilities, h, total, others.pull)
+        row = self.fitted_tilt(row, tau, responsibilities, h, total, others.pull, NORMALISER)
         private = head | {"mixing": mixing, "responsibilities": responsibilities}
         return {name: value.float() for name, value in (row | {"tau": tau}).items()}, private
 
-    def misfit(self, client: Client, shared: Tensors, row: Tensors, private: Tensors, others: Pull) -> float:
+    def misfit(self, client: Client, shared: Tensors, row: Tensors, private: Tensors, others: Others) -> float:
         """By how much γ is off the exact normaliser of its ξ, at most over components: what a sketch costs"""
         h = self.all_features(self.router, shared, client.x)
         tilt = {name: row[name].double() for name in TILT}
         tau, w = row["tau"].double(), private["responsibilities"]
-        exact = self.fitted_tilt(tilt, tau, w, h, log_total(shared, h), others, NORMALISER)
+        exact = self.fitted_tilt(tilt, tau, w, h, log_total(among(shared, others.here), h), others.pull, NORMALISER)
         return float((tilt["tilt.gamma"] - exact["tilt.gamma"]).abs().max())
 
     def fitted_head(self, client: Client, head: Tensors, responsibilities: Tensor, mixing: Tensor) -> Tensors:
