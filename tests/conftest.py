@@ -10,6 +10,15 @@ from small import small_settings, toy_rows
 pytest_plugins = ["serving"]
 
 
+def pytest_fixture_setup() -> None:
+    """A network that somebody makes without a seed has the same weights whatever ran before."""
+    torch.manual_seed(0)
+
+
+def pytest_runtest_call() -> None:
+    torch.manual_seed(0)
+
+
 @pytest.fixture(scope="session")
 def vectors() -> Federation:
     clients = {"north": (0.0, False), "south": (1.5, True), "west": (-1.5, False)}

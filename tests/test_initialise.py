@@ -1,5 +1,7 @@
 """The k-means start finds clusters inside clients, however the clients are shifted, from few rows too."""
 
+import math
+
 import numpy as np
 import torch
 from hypothesis import given
@@ -101,6 +103,9 @@ def test_the_separation_index_by_hand():
     count, total = torch.tensor([2.0, 2.0]).double(), torch.tensor([[1.0], [21.0]]).double()
     between, within = 100.0, 1.0
     assert abs(separation(count, total, x.square().sum()) - (between / 1) / (within / 2)) < 1e-9
+    empty = torch.nn.functional.pad(count, (0, 2)), torch.nn.functional.pad(total, (0, 0, 0, 2))
+    assert separation(*empty, x.square().sum()) == separation(count, total, x.square().sum())
+    assert separation(count.sum()[None], total.sum(0)[None], x.square().sum()) == -math.inf
 
 
 @given(st.lists(st.integers(0, 30), min_size=1, max_size=5), st.integers(1, 20))

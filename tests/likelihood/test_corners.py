@@ -10,8 +10,8 @@ from fedspm.config import resolve
 from fedspm.diagnose import accumulation, bridge_rows
 from fedspm.errors import FedSPMError
 from fedspm.likelihood import fit_drm, solve_multipliers
-from fedspm.likelihood.diagnostics import Diagnosis
-from fedspm.likelihood.profile import exact_q2, profile_log_el, surrogate_q2
+from fedspm.likelihood.diagnostics import Diagnosis, bridge_errors
+from fedspm.likelihood.profile import accumulation_factors, exact_q2, gauge_shift, profile_log_el, surrogate_q2
 from fedspm.runs import Run
 
 # -- multipliers -------------------------------------------------------------------------------------------------------
@@ -69,6 +69,40 @@ def test_a_row_of_nobody_gets_a_sentence(wrong):
     client[-1] = wrong
     with pytest.raises(FedSPMError, match="expected 0 to 1"):
         surrogate_q2(log_ratio, client, responsibilities)
+
+
+def test_an_absent_component_may_be_impossible():
+    log_ratio, client, responsibilities = absent(0.0)
+    alone = exact_q2(log_ratio, client, responsibilities), surrogate_q2(log_ratio, client, responsibilities)
+    log_ratio[:, 1, 1] = -np.inf
+    none = exact_q2(log_ratio, client, responsibilities), surrogate_q2(log_ratio, client, responsibilities)
+    assert [each.value for each in none] == pytest.approx([each.value for each in alone], rel=1e-12)
+
+
+def test_what_is_given_may_be_lists_and_is_checked():
+    log_ratio, client, w = absent(0.1)
+    log_ratio[:, 1, 1] = 0.2 * np.random.default_rng(1).normal(size=60)
+    mixing, likelihood = np.log(np.full((2, 2), 0.5)), np.log(np.full((60, 2), 0.3))
+    for measure in (exact_q2, surrogate_q2):
+        as_lists = measure(log_ratio.tolist(), client.astype(float).tolist(), w.tolist())
+        assert as_lists.value == measure(log_ratio, client, w).value
+    assert gauge_shift(log_ratio.tolist(), client.tolist(), w.tolist()) == gauge_shift(log_ratio, client, w)
+    wrong = [
+        (lambda: surrogate_q2(log_ratio, client, -w), "none of them negative"),
+        (lambda: surrogate_q2(log_ratio, client, w * np.nan), "finite"),
+        (lambda: surrogate_q2(log_ratio, client, 0 * w), "some positive"),
+        (lambda: exact_q2(log_ratio, client + 0.5, w), "expected 0 to 1"),
+        (lambda: exact_q2(log_ratio, client, w, least=100), "no component has more than 100 rows"),
+        (lambda: gauge_shift(log_ratio, client, w[:, :1]), "have shapes"),
+        (lambda: profile_log_el(log_ratio, client, mixing[0], likelihood), "log_mixing has shape"),
+        (lambda: profile_log_el(log_ratio, client, np.r_[mixing, mixing], likelihood), "log_mixing has shape"),
+        (lambda: profile_log_el(log_ratio, client, mixing, likelihood - np.inf), "row 0 has density zero"),
+        (lambda: accumulation_factors(0.9, -1), "at least 0"),
+        (lambda: bridge_errors([], "fix"), "no gauge 'fix'"),
+    ]
+    for act, sentence in wrong:
+        with pytest.raises(FedSPMError, match=sentence):
+            act()
 
 
 # -- density ratio model -----------------------------------------------------------------------------------------------

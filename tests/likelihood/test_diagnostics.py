@@ -151,7 +151,7 @@ def test_the_commands(tmp_path):
     (unsolved / "diagnostics.jsonl").write_text(text)
     assert "all" in fedspm("diagnose", out, unsolved, "--out", tmp_path / "both.svg").stdout
     alone = fedspm("diagnose", unsolved, check=False)
-    assert (alone.returncode, "nothing to draw" in alone.stderr) == (1, True)
+    assert (alone.returncode, "nothing to draw" in alone.stderr, "all" in alone.stdout) == (1, True, True)
     again = tmp_path / "again"  # the same μ: a curve each
     shutil.copytree(out, again)
     fedspm("diagnose", out, again, "--out", tmp_path / "two.svg")

@@ -64,6 +64,8 @@ def in_fifty_digits(samples, features, fit):
 
 
 FAR_OUT = np.r_[np.random.default_rng(3).normal(0.5, 1, 30), 1e9]
+CENTRED = np.random.default_rng(3).normal(size=200)
+CENTRED -= CENTRED.mean()
 CASES = {
     "plain": ([np.random.default_rng(i).normal(i / 3, 1 + i / 5, 40 + 5 * i) for i in range(3)], quadratic),
     "one row far out": ([np.random.default_rng(2).normal(size=30), FAR_OUT], lambda x: x[:, None]),
@@ -78,6 +80,7 @@ CASES = {
         [np.random.default_rng(i).normal(i / 2, 1, 40) for i in range(2)],
         lambda x: np.c_[x, np.maximum(x - 1, 0)],
     ),
+    "nearly the same": ([CENTRED, CENTRED + 1e-6], lambda x: x[:, None]),
     "very different sizes": (
         [np.random.default_rng(1).normal(size=5), np.random.default_rng(2).normal(0.3, 1, 200)],
         lambda x: x[:, None],
@@ -151,6 +154,64 @@ def test_standard_errors_are_those_of_repeated_samples():
         ([fit.xi[1, 0] for fit in fits], [fit.standard_errors.xi[1, 0] for fit in fits]),
     ):
         assert np.std(estimates) == pytest.approx(np.mean(errors), rel=0.15)
+
+
+def test_errors_of_distribution_functions_are_those_of_repeated_samples():
+    """And intervals of quantiles hold the true ones as often as they say."""
+    random = np.random.default_rng(4)
+    points, levels = np.array([-0.5, 0.3, 1.2]), np.array([0.25, 0.5, 0.9])
+    true = stats.norm.ppf(levels, 0.5, 1.3)
+    found, errors, held = [], [], np.zeros(3)
+    for _ in range(300):
+        drawn = [random.normal(0, 1, 60), random.normal(0.5, 1.3, 45), random.normal(-0.4, 0.8, 50)]
+        fit = fit_drm(drawn, quadratic, reference=2)
+        found.append(fit.cdf(1, points))
+        errors.append(fit.cdf_error(1, points))
+        lower, upper = fit.quantile_interval(1, levels)
+        held += (lower <= true) & (true <= upper)
+    np.testing.assert_allclose(np.std(found, axis=0), np.mean(errors, axis=0), rtol=0.15)
+    assert (np.abs(held / 300 - 0.95) < 0.04).all()
+
+
+def test_the_error_of_a_mass_is_its_binomial_one_where_nothing_is_borrowed():
+    """Two values and a basis that tells them apart: F is the empirical one."""
+    first, second = np.repeat([0.0, 1.0], [30, 10]), np.repeat([0.0, 1.0], [12, 28])
+    fit = fit_drm([first, second], basis=lambda x: x)
+    np.testing.assert_allclose(fit.cdf(0, 0.5), 0.75, rtol=1e-12)
+    np.testing.assert_allclose(fit.cdf_error(0, 0.5), np.sqrt(0.75 * 0.25 / 40), rtol=1e-9)
+    np.testing.assert_allclose(fit.cdf_error(1, [0.5]), [np.sqrt(0.3 * 0.7 / 40)], rtol=1e-9)
+    np.testing.assert_allclose(fit.cdf_error(1, [-1.0, 2.0]), 0, atol=1e-9)
+    assert np.isnan(fit.cdf_error(1, np.nan))
+
+
+def test_equal_samples_have_a_normaliser_without_error():
+    """SE(γ) would be a difference of two figures around 2 / n."""
+    x = np.arange(-2.0, 3.0)
+    assert (fit_drm([x, x, x], basis=lambda x: x).standard_errors.gamma < 1e-15).all()
+
+
+def test_some_samples_may_be_equal():
+    random = np.random.default_rng(5)
+    p = []
+    for _ in range(300):
+        drawn = [random.normal(0.9, 1, 60), random.normal(0, 1, 50), random.normal(0, 1, 70)]
+        p.append(fit_drm(drawn, quadratic).test_equal([2, 1]))
+    assert stats.kstest([test.p_value for test in p], "uniform").pvalue > 0.001
+    assert {test.degrees_of_freedom for test in p} == {2}
+    fit = fit_drm(drawn, quadratic)
+    assert fit.test_equal([0, 1]).p_value < 1e-3
+    assert fit.test_equal([0, 1, 2]) == fit.test_equal()
+    for wrong in ([0], [0, 0], [1, 3]):
+        with pytest.raises(FedSPMError, match=r"two samples|no sample 3"):
+            fit.test_equal(wrong)
+
+
+def test_the_log_of_a_ratio_does_not_overflow(fit):
+    far = np.array([1e5])
+    with np.errstate(over="ignore"):
+        assert np.isinf(fit.density_ratio(far)).any()
+    expected = fit.gamma + fit.xi @ [1e5, 1e10]
+    np.testing.assert_allclose(fit.log_density_ratio(far)[0], expected, rtol=1e-9)
 
 
 def test_the_equality_test_holds_its_level():

@@ -36,7 +36,6 @@ def diagnose(
 
     opened = [Run.open(run) for run in runs]
     found = bridges(opened)
-    picture = write_picture(found, out or runs[0] / "convergence.svg")
     if as_json:
         for record in bridge_records(found):
             print(json.dumps(record, ensure_ascii=False))
@@ -44,6 +43,8 @@ def diagnose(
         console.print(plain_table(BRIDGE, bridge_rows(found), "after the last diagnosed round"))
         for each in opened:
             say(accumulation(each))
+    picture = write_picture(found, out or runs[0] / "convergence.svg")
+    if not as_json:
         say(f"picture   {picture}")
 
 

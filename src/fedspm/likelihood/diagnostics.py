@@ -216,6 +216,8 @@ def solved_lines(lines: Sequence[Mapping[str, Any]], gauge: str) -> list[Mapping
 
 def bridge_errors(lines: Sequence[Mapping[str, Any]], gauge: str = "fixed") -> Bridge:
     """Γ̂₂, ε̂ and δ̂ from the lines of a training; rounds whose system had no solution are left out and counted."""
+    if gauge not in ("fixed", "raw"):
+        raise FedSPMError(f"there is no gauge {gauge!r}; there are fixed and raw")
     solved = solved_lines(lines, gauge)
     if not solved:
         raise FedSPMError(f"none of the {len(lines)} diagnosed rounds has a solution of eq. 6 in the {gauge} gauge")

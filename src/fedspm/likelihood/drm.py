@@ -19,7 +19,8 @@ from scipy.special import logsumexp
 from scipy.stats import chi2, norm
 
 from fedspm.errors import FedSPMError
-from fedspm.likelihood.dual import information, inverse, log_shares, maximised, shares
+from fedspm.likelihood.dual import log_shares, maximised
+from fedspm.likelihood.influence import Influence
 from fedspm.likelihood.numbers import as_numbers
 from fedspm.likelihood.whitening import Whitening
 
@@ -72,39 +73,33 @@ class DensityRatioFit:
     def covariance(self) -> Array:
         """Of (γ_i, ξ_i) for all samples but the reference, in turn: ((m − 1)(1 + d), …).
 
-        The inverse of the dual information, less n⁻¹ (diag(1/ρ_i) + 11ᵀ/ρ_0) in its γ block: the sample sizes are
-        fixed, and the dual treats them as drawn.
+        The same as the inverse of the dual information, less n⁻¹ (diag(1/ρ_i) + 11ᵀ/ρ_0) in its γ block: the sample
+        sizes are fixed, and the dual treats them as drawn. Summed over rows, no digits are lost in that difference.
         """
-        n, others = len(self.weights), [i for i in range(len(self.counts)) if i != self.reference]
-        fractions = np.array(self.counts) / n
-        z = self.whitening.rows
-        sample = np.repeat(np.arange(len(self.counts)), self.counts)
-        share, rest = shares(self.log_ratios + np.log(fractions), sample)
-        inverted = inverse(information(share[:, others], rest[:, others], z))
-        gammas = np.arange(len(others)) * z.shape[1]
-        correction = (np.diag(1 / fractions[others]) + 1 / fractions[self.reference]) / n
-        inverted[np.ix_(gammas, gammas)] -= correction  # the same as for the basis as it came: constants stay constants
-        back = np.kron(np.eye(len(others)), self.whitening.back)
-        return np.asarray(back @ inverted @ back.T)
+        return self._influence.covariance(self.whitening.back)
 
     @cached_property
     def standard_errors(self) -> PerParameter:
         """Zero for the reference, whose parameters are zero by the choice of gauge."""
         m, d = self.xi.shape
         errors = np.zeros((m, 1 + d))
-        others = [i for i in range(m) if i != self.reference]
-        variance = self.covariance.diagonal().reshape(len(others), 1 + d)
-        errors[others] = np.sqrt(np.where(variance >= 0, variance, np.nan))
+        variance = self.covariance.diagonal().reshape(m - 1, 1 + d)
+        errors[self._others] = np.sqrt(variance)
         return PerParameter(errors[:, 0], errors[:, 1:])
 
     def density_ratio(self, x: Any) -> Array:
         """dP_i/dG at new points, (n, m): (n,) of them or one where samples hold scalars, (n, k) or (k,) of vectors."""
+        with np.errstate(over="ignore"):  # infinite far out, where its logarithm still is a number
+            return np.asarray(np.exp(self.log_density_ratio(x)))
+
+    def log_density_ratio(self, x: Any) -> Array:
+        """log dP_i/dG = γ_i + ξ_iᵀ q at new points, (n, m)."""
         points, row = as_numbers("x", x), self.pooled.shape[1:]
         points = points[None] if points.shape == row else points
         if points.ndim != self.pooled.ndim or points.shape[1:] != row:
             expected = f"(n, {row[0]})" if row else "(n,)"
             raise FedSPMError(f"x has shape {points.shape}; expected {expected}, like the samples")
-        return np.asarray(np.exp(self.whitening.of(_features(self.basis, points)) @ self.coefficients.T))
+        return np.asarray(self.whitening.of(_features(self.basis, points)) @ self.coefficients.T)
 
     def probabilities(self, sample: int) -> Array:
         """What P_i gives to every pooled row: it borrows strength from all samples."""
@@ -117,6 +112,12 @@ class DensityRatioFit:
         below = np.searchsorted(values, wanted, side="right")
         return np.where(np.isnan(wanted), np.nan, np.r_[0.0, cumulative][below])
 
+    def cdf_error(self, sample: int, points: Any) -> Array:
+        """Standard error of F_i at some points: of `cdf`, or of the mass that a sample has at or below them."""
+        values, wanted = self._scalars(), as_numbers("points", points)
+        variance = self._influence.variance_of_mass(self._sample(sample), [values <= point for point in wanted.flat])
+        return np.asarray(np.where(np.isnan(wanted), np.nan, np.sqrt(variance).reshape(wanted.shape)))
+
     def quantile(self, sample: int, levels: Any) -> Array:
         """The smallest pooled value at which F_i reaches a level; for level 1 the largest that it gives any mass."""
         values, mass, cumulative = self._steps(sample)
@@ -128,11 +129,29 @@ class DensityRatioFit:
         reached = np.where(wanted < 1, np.searchsorted(cumulative, jump, side="left"), last)
         return np.asarray(values[np.minimum(reached, last)])
 
-    def test_equal(self) -> EqualityTest:
-        """The likelihood-ratio test that all samples come from one distribution."""
+    def quantile_interval(self, sample: int, levels: Any, confidence: float = 0.95) -> tuple[Array, Array]:
+        """Where F_i, by its standard error at the quantile, may reach a level (Woodruff 1952)."""
+        if not 0 < confidence < 1:
+            raise FedSPMError(f"confidence = {confidence} must lie between 0 and 1")
+        wanted = as_numbers("levels", levels)
+        width = norm.isf((1 - confidence) / 2) * self.cdf_error(sample, self.quantile(sample, wanted))
+        lower, upper = ((wanted + side * width).clip(0, 1) for side in (-1, 1))
+        return self.quantile(sample, lower), self.quantile(sample, upper)
+
+    def test_equal(self, samples: Sequence[int] | None = None) -> EqualityTest:
+        """The likelihood-ratio test that all samples, or these, come from one distribution."""
         n, (m, d) = len(self.weights), self.xi.shape
-        statistic = max(0.0, 2 * (self.log_el + n * np.log(n)))
-        freedom = (m - 1) * d
+        chosen = sorted({self._sample(i) for i in (range(m) if samples is None else samples)})
+        if len(chosen) < 2:
+            raise FedSPMError("a test of equality needs at least two samples")
+        if len(chosen) == m:
+            restricted = -n * np.log(n)
+        else:
+            parts = np.split(self.pooled, np.cumsum(self.counts)[:-1])
+            joined = [np.concatenate([parts[i] for i in chosen]), *(parts[i] for i in range(m) if i not in chosen)]
+            restricted = fit_drm(joined, self.basis).log_el
+        statistic = max(0.0, 2 * (self.log_el - restricted))
+        freedom = (len(chosen) - 1) * d
         return EqualityTest(statistic, freedom, float(chi2.sf(statistic, freedom)))
 
     def summary(self) -> str:
@@ -165,11 +184,23 @@ class DensityRatioFit:
             raise FedSPMError(f"there is no sample {sample}; there are samples 0 to {len(self.counts) - 1}")
         return int(sample)
 
-    def _steps(self, sample: int) -> tuple[Array, Array, Array]:
-        """Pooled values in order, what P_i gives to each, and to all up to it."""
+    def _scalars(self) -> Array:
         if self.pooled.size != len(self.pooled):
             raise FedSPMError("a distribution function needs samples of scalars; these are vectors")
-        values = self.pooled.ravel()
+        return self.pooled.ravel()
+
+    @cached_property
+    def _influence(self) -> Influence:
+        probabilities = np.stack([self.probabilities(i) for i in range(len(self.counts))], axis=1)
+        return Influence(self.whitening.rows, probabilities, self.counts, self._others)
+
+    @property
+    def _others(self) -> list[int]:
+        return [i for i in range(len(self.counts)) if i != self.reference]
+
+    def _steps(self, sample: int) -> tuple[Array, Array, Array]:
+        """Pooled values in order, what P_i gives to each, and to all up to it."""
+        values = self._scalars()
         order = np.argsort(values, kind="stable")
         mass = self.probabilities(sample)[order]
         return values[order], mass, np.minimum(np.cumsum(mass, dtype=Long).astype(float), 1.0)

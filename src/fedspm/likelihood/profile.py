@@ -9,12 +9,15 @@ data, and its constraint in eq. 4, which they would have to satisfy all the same
 """
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
+from numpy.typing import ArrayLike
 from scipy.special import logsumexp
 
 from fedspm.errors import FedSPMError
 from fedspm.likelihood.multipliers import Multipliers, solve_multipliers
+from fedspm.likelihood.numbers import as_numbers
 
 Array = np.ndarray
 
@@ -34,20 +37,21 @@ class ExactObjective(Objective):
     solution: Multipliers
 
 
-def log_posterior(log_ratio: Array, client: Array, log_mixing: Array, log_likelihood: Array) -> Array:
+def log_posterior(log_ratio: ArrayLike, client: ArrayLike, log_mixing: ArrayLike, log_likelihood: ArrayLike) -> Array:
     """log w_ijc of eq. 7 for every pooled row under its own client, (n, C)."""
+    log_ratio, client, log_likelihood = _given(log_ratio, client, log_likelihood, "log_likelihood")
     joint = _log_joint(log_ratio, client, log_mixing, log_likelihood)
     return np.asarray(joint - logsumexp(joint, axis=1, keepdims=True))
 
 
 def profile_log_el(
-    log_ratio: Array, client: Array, log_mixing: Array, log_likelihood: Array, least: float = 0.0
+    log_ratio: ArrayLike, client: ArrayLike, log_mixing: ArrayLike, log_likelihood: ArrayLike, least: float = 0.0
 ) -> ExactObjective:
     """pℓ = Σ_j log r_j + Σ_j log Σ_c π_ic exp(log_ratio_jic) P_ic(y_j | x_j), with i the client of row j.
 
     log_ratio is (n, m, C), log_mixing (m, C), log_likelihood (n, C): log P_ic(y_j | x_j) under the row's own client.
     """
-    _check(log_ratio, client, log_likelihood)
+    log_ratio, client, log_likelihood = _given(log_ratio, client, log_likelihood, "log_likelihood")
     joint = _log_joint(log_ratio, client, log_mixing, log_likelihood)
     total = logsumexp(joint, axis=1, keepdims=True)
     posterior = np.exp(joint - total)
@@ -57,9 +61,11 @@ def profile_log_el(
     return ExactObjective(value, pull, solution)
 
 
-def exact_q2(log_ratio: Array, client: Array, responsibilities: Array, least: float = 0.0) -> ExactObjective:
+def exact_q2(
+    log_ratio: ArrayLike, client: ArrayLike, responsibilities: ArrayLike, least: float = 0.0
+) -> ExactObjective:
     """Q₂ = Σ_jc w_jc log_ratio_jic − Σ_j log(1 + Σ_i'c λ_i'c (exp(log_ratio_ji'c) − 1)), λ from eq. 6"""
-    _check(log_ratio, client, responsibilities)
+    log_ratio, client, responsibilities = _of_rows(log_ratio, client, responsibilities)
     solution = _baseline(log_ratio, client, responsibilities, least)
     n = len(log_ratio)
     value = _tilted(log_ratio, client, responsibilities) + solution.sum_log_weights + n * np.log(n)
@@ -67,21 +73,22 @@ def exact_q2(log_ratio: Array, client: Array, responsibilities: Array, least: fl
     return ExactObjective(value, pull, solution)
 
 
-def surrogate_q2(log_ratio: Array, client: Array, responsibilities: Array) -> Objective:
+def surrogate_q2(log_ratio: ArrayLike, client: ArrayLike, responsibilities: ArrayLike) -> Objective:
     """Q̃₂ = Σ_jc w_jc log_ratio_jic − Σ_j log Σ_i'c τ_i'c exp(log_ratio_ji'c)"""
-    _check(log_ratio, client, responsibilities)
+    log_ratio, client, responsibilities = _of_rows(log_ratio, client, responsibilities)
     scores = log_ratio + _log_tau(log_ratio, client, responsibilities)
     everybody = logsumexp(scores, axis=(1, 2), keepdims=True)
     value = _tilted(log_ratio, client, responsibilities) - float(everybody.sum())
     return Objective(value, _own(responsibilities, client, log_ratio) - np.exp(scores - everybody))
 
 
-def gauge_shift(log_ratio: Array, client: Array, responsibilities: Array) -> float:
+def gauge_shift(log_ratio: ArrayLike, client: ArrayLike, responsibilities: ArrayLike) -> float:
     """a = log Σ_j 1 / Σ_i'c τ_i'c exp(log_ratio_ji'c), to be added to every γ.
 
     Q̃₂, routing and responsibilities do not change with it; with it the weights that λ = τ/n gives sum to one, which is
     where eq. 6 has a solution at the optimum. Without it there often is none.
     """
+    log_ratio, client, responsibilities = _of_rows(log_ratio, client, responsibilities)
     scores = log_ratio + _log_tau(log_ratio, client, responsibilities)
     return float(logsumexp(-logsumexp(scores, axis=(1, 2))))
 
@@ -97,24 +104,42 @@ def accumulation_factors(momentum: float, steps: int) -> tuple[float, float]:
     """a_E = Σ_e μ_{E,e} and s_E = Σ_e μ_{E,e}², with μ_{E,e} = (1 − μ^(E−e)) / (1 − μ)"""
     if not 0 <= momentum < 1:
         raise FedSPMError(f"momentum = {momentum} must be at least 0 and below 1")
+    if steps < 0:
+        raise FedSPMError(f"steps = {steps} must be at least 0")
     factors = np.cumsum(momentum ** np.arange(steps))  # 1, 1 + μ, … is μ_{E,e} for e = E − 1, …, 0
     return float(factors.sum()), float((factors**2).sum())
 
 
-def _check(log_ratio: Array, client: Array, responsibilities: Array) -> None:
-    n, m, components = log_ratio.shape if log_ratio.ndim == 3 else (0, 0, 0)
-    if n == 0 or client.shape != (n,) or responsibilities.shape != (n, components):
+def _given(log_ratio: Any, client: Any, of_row: Any, what: str) -> tuple[Array, Array, Array]:
+    """What somebody hands over, as arrays whose shapes fit."""
+    ratios, numbers, figures = (
+        as_numbers("log_ratio", log_ratio),
+        as_numbers("client", client),
+        as_numbers(what, of_row),
+    )
+    n, m, components = ratios.shape if ratios.ndim == 3 else (0, 0, 0)
+    if n == 0 or numbers.shape != (n,) or figures.shape != (n, components):
         raise FedSPMError(
-            f"log_ratio, client and responsibilities (or log_likelihood) have shapes {log_ratio.shape}, {client.shape} "
-            f"and {responsibilities.shape}; expected (n, m, C), (n,) and (n, C)"
+            f"log_ratio, client and {what} have shapes {ratios.shape}, {numbers.shape} and {figures.shape}; "
+            "expected (n, m, C), (n,) and (n, C)"
         )
-    if client.min() < 0 or client.max() >= m:
-        raise FedSPMError(f"client has numbers from {client.min()} to {client.max()}; expected 0 to {m - 1}")
+    if not np.isin(numbers, np.arange(m)).all():
+        raise FedSPMError(f"client has numbers from {numbers.min():g} to {numbers.max():g}; expected 0 to {m - 1}")
+    return ratios, numbers.astype(int), figures
+
+
+def _of_rows(log_ratio: Any, client: Any, responsibilities: Any) -> tuple[Array, Array, Array]:
+    given = _given(log_ratio, client, responsibilities, "responsibilities")
+    if not (given[2] >= 0).all() or not 0 < given[2].sum() < np.inf:
+        raise FedSPMError("responsibilities must be finite, none of them negative and some positive")
+    return given
 
 
 def _baseline(log_ratio: Array, client: Array, responsibilities: Array, least: float) -> Multipliers:
     """The solution of eq. 6 for all components that have rows, with λ = 0 for the others."""
     present = (total_responsibilities(client, responsibilities, log_ratio.shape[1]) > least).ravel()
+    if not present.any():
+        raise FedSPMError(f"no component has more than {least:g} rows (least), so there is nothing to solve eq. 6 for")
     solution = solve_multipliers(log_ratio=log_ratio.reshape(len(log_ratio), -1)[:, present])
     multipliers = np.zeros(len(present))
     multipliers[present] = solution.multipliers
@@ -136,7 +161,10 @@ def _own(values: Array, client: Array, like: Array) -> Array:
 
 
 def _tilted(log_ratio: Array, client: Array, responsibilities: Array) -> float:
-    return float((responsibilities * log_ratio[np.arange(len(client)), client]).sum())
+    own = log_ratio[np.arange(len(client)), client]
+    return float(
+        (responsibilities * np.where(responsibilities == 0, 0.0, own)).sum()
+    )  # that of an absent one may be −∞
 
 
 def _log_tau(log_ratio: Array, client: Array, responsibilities: Array) -> Array:
@@ -144,5 +172,11 @@ def _log_tau(log_ratio: Array, client: Array, responsibilities: Array) -> Array:
         return np.asarray(np.log(total_responsibilities(client, responsibilities, log_ratio.shape[1])))
 
 
-def _log_joint(log_ratio: Array, client: Array, log_mixing: Array, log_likelihood: Array) -> Array:
-    return np.asarray(log_mixing[client] + log_ratio[np.arange(len(client)), client] + log_likelihood)
+def _log_joint(log_ratio: Array, client: Array, log_mixing: ArrayLike, log_likelihood: Array) -> Array:
+    mixing = as_numbers("log_mixing", log_mixing)
+    if mixing.shape != log_ratio.shape[1:]:
+        raise FedSPMError(f"log_mixing has shape {mixing.shape}; expected (m, C) = {log_ratio.shape[1:]}")
+    joint = mixing[client] + log_ratio[np.arange(len(client)), client] + log_likelihood
+    if (impossible := joint.max(1) == -np.inf).any():
+        raise FedSPMError(f"row {int(impossible.argmax())} has density zero under all components: its log is −∞")
+    return np.asarray(joint)

@@ -138,8 +138,8 @@ def moved(
 
 def separation(count: Float[Tensor, " c"], total: Float[Tensor, "c f"], square: Float[Tensor, ""]) -> float:
     """The Calinski–Harabasz index: scatter between clusters over scatter within, each by its degrees of freedom."""
-    n, clusters = count.sum(), len(count)
-    if n <= clusters:
+    n, clusters = count.sum(), int((count > 0).sum())
+    if n <= clusters or clusters < 2:
         return -math.inf
     within = square - (total.square().sum(1) / count.clamp_min(1)).sum()
     between = square - total.sum(0).square().sum() / n - within
