@@ -305,7 +305,7 @@ def test_a_row_that_is_too_far_from_all_is_named(pictured):
     x = torch.rand(4, 3, 8, 8)
     x[2] = 3e38
     for ask in (model.route, model.predict_proba, model.predict):
-        with pytest.raises(FedSPMError, match="cannot be computed for row 2: values of x are too far"):
+        with pytest.raises(FedSPMError, match="cannot be computed for row 3: values of x are too far"):
             ask(x)
     with pytest.raises(FedSPMError, match=r"P\(client \| x\) cannot be computed for row 3"):  # counted as in a file
         replies(model.model_, x, model.classes_)

@@ -110,6 +110,18 @@ def test_across_sites_what_is_private_was_never_here(run):
         run.model()
 
 
+@pytest.mark.parametrize("file", ["shared.safetensors", "clients/00001-south.safetensors"])
+def test_a_bit_that_fell_over_is_noticed(run, file):
+    path = run.path / "checkpoints" / "round-00004" / file
+    content = bytearray(path.read_bytes())
+    content[-7] ^= 16
+    path.write_bytes(content)
+    with pytest.raises(DamagedFile, match=rf"{file} is damaged: its SHA-256 .*to go back to round-00002"):
+        run.latest()
+    changed(path.parents[file.count("/")] / "state.json", sha256={})  # as runs had it before
+    run.latest()
+
+
 @pytest.mark.parametrize("change", [{"round": None}, {"seconds": "long"}, {"clients": 3}])
 def test_a_state_of_another_kind_is_damaged(run, change):
     changed(run.path / "checkpoints" / "round-00004" / "state.json", **change)
@@ -124,12 +136,35 @@ def test_a_manifest_of_another_kind_is_damaged(run, change):
         run.model()
 
 
-def test_a_run_without_a_row_to_evaluate_on_does_not_begin(tmp_path):
+@pytest.fixture
+def archives(tmp_path):
     (tmp_path / "data").mkdir()
     for i, name in enumerate(("north", "south")):
         x, y = toy_rows(20, 2.0 * i, False, seed=i)
         np.savez(tmp_path / "data" / f"{name}.npz", x=x, y=y)
-    config = resolve({**SMALL, "data": {"name": str(tmp_path / "data"), "test_fraction": 0.01}})
+    return tmp_path / "data"
+
+
+def test_what_cannot_be_diagnosed_does_not_begin(archives, tmp_path):
+    config = resolve({**SMALL, "algorithm": "fedavg", "diagnose_every": 1, "data": {"name": str(archives)}})
+    with pytest.raises(FedSPMError, match="only fedspm and feddrm"):
+        Run.begin(tmp_path / "run", config, "test")
+    assert not (tmp_path / "run").exists()
+
+
+def test_data_that_is_gone_is_missed_with_a_hint(archives, tmp_path):
+    run, _ = Run.begin(tmp_path / "run", resolve({**SMALL, "data": {"name": str(archives)}}), "test")
+    with pytest.raises(FedSPMError, match=r"has no checkpoint yet; train it with: fedspm resume .*/run"):
+        run.latest()
+    archives.rename(tmp_path / "elsewhere")
+    with pytest.raises(
+        FedSPMError, match=r"is no longer at .*/data; put it back, or point data\.path in .*config\.toml"
+    ):
+        run.federation()
+
+
+def test_a_run_without_a_row_to_evaluate_on_does_not_begin(archives, tmp_path):
+    config = resolve({**SMALL, "data": {"name": str(archives), "test_fraction": 0.01}})
     with pytest.raises(FedSPMError, match=r"no client has a row to evaluate on; set a larger data\.test_fraction"):
         Run.begin(tmp_path / "run", config, "test")
     assert not (tmp_path / "run").exists()

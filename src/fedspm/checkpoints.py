@@ -1,4 +1,5 @@
-"""Checkpoints: checkpoints/round-NNNNN/ with shared.safetensors, a file a client for what is private, and state.json.
+"""Checkpoints: checkpoints/round-NNNNN/ with shared.safetensors, a file a client for what is private, and state.json,
+which has the SHA-256 of each.
 
 A folder appears whole or not at all.
 """
@@ -9,15 +10,16 @@ import shutil
 from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
+from shlex import quote
 
 import safetensors
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load, save
 
 from fedspm.core.replies import Tensors, plain
 from fedspm.errors import DamagedFile, FedSPMError
-from fedspm.files import as_file_name, folder_atomically, read_json
+from fedspm.files import as_file_name, folder_atomically, read_json, sha256
 
-FOLDER = "checkpoints"
+FOLDER, SHARED = "checkpoints", "shared.safetensors"
 
 
 @dataclass(frozen=True)
@@ -34,13 +36,21 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
     """The newest `keep` stay."""
     folder = run / FOLDER / f"round-{checkpoint.round:05d}"
     with folder_atomically(folder) as temporary:
-        save_file(plain(checkpoint.shared), temporary / "shared.safetensors")
         (temporary / "clients").mkdir()
-        files = {}
-        for i, (name, private) in enumerate(checkpoint.privates.items()):
-            files[name] = f"clients/{i:05d}-{as_file_name(name)}.safetensors"
-            save_file(plain(private), temporary / files[name])
-        state = {"round": checkpoint.round, "seconds": checkpoint.seconds, "clients": files}
+        digests: dict[str, str] = {}
+
+        def write(file: str, tensors: Tensors) -> str:
+            content = save(plain(tensors))
+            (temporary / file).write_bytes(content)
+            digests[file] = sha256(content)
+            return file
+
+        write(SHARED, checkpoint.shared)
+        files = {
+            name: write(f"clients/{i:05d}-{as_file_name(name)}.safetensors", private)
+            for i, (name, private) in enumerate(checkpoint.privates.items())
+        }
+        state = {"round": checkpoint.round, "seconds": checkpoint.seconds, "clients": files, "sha256": digests}
         (temporary / "state.json").write_text(json.dumps(state, indent=2, ensure_ascii=False), "utf-8")
     for old in checkpoint_folders(run)[:-keep]:
         shutil.rmtree(old)
@@ -50,15 +60,16 @@ def newest_checkpoint(run: Path, clients: Collection[str], *, across_sites: bool
     """With what is private of all clients; of none only if it stayed at their sites."""
     folders = checkpoint_folders(run)
     if not folders:
-        raise FedSPMError(f"{run} has no checkpoint yet; start the training anew in another folder")
+        raise FedSPMError(f"{run} has no checkpoint yet; train it with: fedspm resume {quote(str(run))}")
     folder = folders[-1]
     try:
         state = read_json(folder / "state.json")
         files = dict(state["clients"])
         if files.keys() != set(clients) and (files or not across_sites):
             raise DamagedFile(f"{folder / 'state.json'} is damaged: its clients are not those of the manifest")
-        shared = read_tensors(folder / "shared.safetensors")
-        privates = {name: read_tensors(folder / file) for name, file in files.items()}
+        digests = dict(state.get("sha256", {}))  # runs of before 2026-11-17 have none
+        shared = read_tensors(folder / SHARED, digests.get(SHARED))
+        privates = {name: read_tensors(folder / file, digests.get(file)) for name, file in files.items()}
         return Checkpoint(int(state["round"]), float(state["seconds"]), shared, privates)
     except DamagedFile as error:
         advice = f"delete {folder} to go back to {folders[-2].name}" if len(folders) > 1 else "there is no earlier one"
@@ -77,9 +88,12 @@ def round_of(folder: Path) -> int:
     return int(folder.name.removeprefix("round-"))
 
 
-def read_tensors(path: Path) -> Tensors:
+def read_tensors(path: Path, digest: str | None = None) -> Tensors:
     try:
-        tensors: Tensors = load_file(path)
+        content = path.read_bytes()
+        if digest not in (None, sha256(content)):
+            raise DamagedFile(f"{path} is damaged: its SHA-256 is not the one that was written down with it")
+        tensors: Tensors = load(content)
     except FileNotFoundError as error:
         raise DamagedFile(f"{path} is missing") from error
     except (OSError, safetensors.SafetensorError) as error:

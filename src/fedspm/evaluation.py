@@ -79,7 +79,7 @@ class Model:
         return posterior, self.routed(posterior.argmax(1), embedding)
 
 
-def require_finite_answers(found: Float[Tensor, "n *_"], what: str, first: int = 0) -> None:
+def require_finite_answers(found: Float[Tensor, "n *_"], what: str, first: int = 1) -> None:
     """A row of finite but absurd values overflows inside a network, and NaN has no likeliest class. `first` is the
     number of the first row."""
     bad = (~torch.isfinite(found.flatten(1)).all(1)).nonzero()[:, 0].tolist()

@@ -1,6 +1,7 @@
 """Writing files so that a crash, a kill or a full disk never leaves half of one; and what to call them."""
 
 import errno
+import hashlib
 import json
 import os
 import re
@@ -101,6 +102,10 @@ def explained(path: Path) -> Iterator[None]:
 
 def _no_space(path: Path) -> FedSPMError:
     return FedSPMError(f"no space left on the disk while writing {path}; free some, then go on: nothing is lost")
+
+
+def sha256(content: bytes) -> str:
+    return hashlib.sha256(content).hexdigest()
 
 
 def read_json(path: Path) -> Any:

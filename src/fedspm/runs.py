@@ -31,7 +31,7 @@ from fedspm.config import Config, load_config, recorded
 from fedspm.core.algorithm import Algorithm, Task
 from fedspm.core.replies import Tensors, plain
 from fedspm.data.federation import Federation
-from fedspm.data.settings import IN_MEMORY
+from fedspm.data.settings import IN_MEMORY, OWN
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.evaluation import Model
 from fedspm.files import explained, read_json, write_atomically
@@ -61,6 +61,10 @@ class Run:
         algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
         if config.variant != "1x" and not algorithm.variants:
             raise FedSPMError(f"variant = {config.variant}: {config.algorithm} has no variants; leave it out")
+        if config.diagnose_every:
+            from fedspm.likelihood.diagnostics import require_semiparametric  # SciPy is slow to import
+
+            require_semiparametric(algorithm)
         return cls.create(path, config, manifest(federation, algorithm, command)), federation
 
     def go_on(self) -> tuple["Checkpoint | None", Federation]:
@@ -293,6 +297,11 @@ class Run:
             raise FedSPMError(f"{self.path} was trained on arrays in memory, which are not in the run folder")
         if not self.has_rows:
             raise FedSPMError(f"the rows of {self.path} are not on this machine")
+        if (data := self.config.data).name == OWN and data.path and not data.path.exists():
+            raise FedSPMError(
+                f"the data of {self.path} is no longer at {data.path}; put it back, or point data.path in "
+                f"{self.path / 'config.toml'} to where it is"
+            )
 
 
 def require_same(run: Run, federation: Federation) -> None:

@@ -52,6 +52,14 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path):
             "class 'rare' has (one|no) training row",
         ),
         (
+            lambda rows: [[*row[:3], "NA" if j % 5 else row[3], j % 5] for j, row in enumerate(rows)],
+            "a class is called 'NA': if that stands for an unknown one, leave its rows out",
+        ),
+        (
+            lambda rows: [["null" if row[0] == "nord" else row[0], *row[1:], j % 5] for j, row in enumerate(rows)],
+            "a client is called 'null'",
+        ),
+        (
             lambda rows: [[*row[:3], 3 if j % 5 else row[3], j % 5] for j, row in enumerate(rows)],
             r"some labels are numbers \(3\) and some are words \(ill\)",
         ),

@@ -51,6 +51,11 @@ def test_the_python_client_answers_as_the_estimator(running, vectors):
         assert np.allclose(there.predict_proba(x.numpy()), model.predict_proba(x), atol=1e-6)
         assert np.allclose(there.route(x), model.route(x), atol=1e-6)
         assert there.ask(x[0])[0]["client"] in model.client_names_
+        many = x.repeat(6, 1)  # more than a request takes
+        assert (there.predict(many) == model.predict(many)).all()
+        many[700] = float("nan")
+        with pytest.raises(FedSPMError, match=r"row 189 .*\(counted from row 513\)"):
+            there.predict(many)
         with pytest.raises(FedSPMError, match="a row has shape"):
             there.predict(x[:, :3])
     with pytest.raises(FedSPMError, match="does not answer"):

@@ -25,7 +25,7 @@ class ClusterFL(ComponentStart):
         "update": frozenset({"predictor", "head"}),  # of one model: the server learns which
     }
     partial = frozenset({"update"})
-    bookkeeping = ComponentStart.bookkeeping | {"cluster"}
+    bookkeeping = ComponentStart.bookkeeping | {"cluster", "mixing"}
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)

@@ -70,14 +70,14 @@ def _roles(draft: Draft, block: Block, how: Reading) -> tuple[dict[str, str], li
         elif len(fitting) > 1:
             draft.problems.append(
                 f"{block.where}: {' and '.join(map(repr, fitting))} may both be the {role}; "
-                f"say which with data.{role}_column, or leave one out with data.ignore"
+                f"say which with --set data.{role}_column=NAME, or leave one out: --set data.ignore=NAME"
             )
         elif fitting:
             roles[role] = fitting[0]
         elif role in ("client", "label"):
             draft.problems.append(
-                f"{block.where}: no column is called {' or '.join(usual[:3])}; name the {role} column with "
-                f"data.{role}_column; {_known(block)}"
+                f"{block.where}: no column is called {' or '.join(usual[:3])}; name the {role} column: "
+                f"--set data.{role}_column=NAME; {_known(block)}"
             )
     for role, name in roles.items():
         draft.remarks.append(f"the {role} is the column {name!r}")
@@ -140,7 +140,7 @@ def _splits(draft: Draft, block: Block, roles: Mapping[str, str], count: int) ->
     if strange := next((split for split in splits if split not in ("train", "test")), None):
         draft.problems.append(
             f"{block.where}, column {roles['split']!r}: found {strange!r}, expected train or test; if it says "
-            f"something else, leave it out: data.ignore={roles['split']}"
+            f"something else, leave it out: --set data.ignore={roles['split']}"
         )
     elif "" in splits:
         draft.problems.append(f"{block.where}, column {roles['split']!r}: row {splits.index('') + 1} is empty")
@@ -169,7 +169,7 @@ def _numeric(block: Block, names: Sequence[str]) -> tuple[dict[str, np.ndarray],
             example = next((text for text in map(text_of, block.columns[name]) if _number(text) is None), "")
             problems.append(
                 f"{block.where}: column {name!r} holds {example!r}, which is not a number; turn it into numbers, or "
-                f"leave it out: data.ignore={name}"
+                f"leave it out: --set data.ignore={name}"
             )
             continue
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is named
@@ -177,7 +177,7 @@ def _numeric(block: Block, names: Sequence[str]) -> tuple[dict[str, np.ndarray],
         if len(bad := np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1)) + 1):
             problems.append(
                 f"{block.where}: column {name!r}: {listed(bad.tolist())} no finite 32-bit number; fill it, leave "
-                f"the row out, or the column: data.ignore={name}"
+                f"the row out, or the column: --set data.ignore={name}"
             )
         if values.ndim == 1:
             features[name] = values

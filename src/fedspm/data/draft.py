@@ -4,6 +4,8 @@ import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
 from typing import Any
 
 import numpy as np
@@ -53,8 +55,8 @@ class Draft:
         """The federation; rows are held out for testing where the data brings no test rows of its own."""
         if self.problems:
             more = len(self.problems) - 1
-            rest = f" (and {more} more; `fedspm data check` lists them)" if more else ""
-            raise FedSPMError(self.problems[0] + rest)
+            where = f"; `fedspm data check {quote(self.where)}` lists them" if Path(self.where).exists() else ""
+            raise FedSPMError(self.problems[0] + (f" (and {more} more{where})" if more else ""))
         own: dict[str, Any] = {"test": self.test} if self.test else {"test_fraction": test_fraction}
         made = Federation.from_arrays(self.train, **own, seed=seed)
         return Federation(made.names, made.classes, made.train, made.test, columns=self.columns)

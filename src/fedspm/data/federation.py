@@ -173,13 +173,14 @@ class Federation:
                 f"a federation needs at least two clients, this one has {len(self.names)}: "
                 "with fewer there is nobody to route to or learn with"
             )
+        if few := {name: len(part) for name, part in zip(self.names, self.train, strict=True) if len(part) < 2}:
+            count = ", ".join(f"client {name!r} has {('no rows', 'only one row')[n]}" for name, n in few.items())
+            raise FedSPMError(
+                f"{count} to train on; every client needs at least two besides its test rows: add rows, leave the "
+                "client out, or hold out less (test_fraction)"
+            )
         shape = self.train[0].x.shape[1:]
         for name, part in zip(self.names, self.train, strict=True):
-            if len(part) < 2:
-                raise FedSPMError(
-                    f"client {name!r} has {'no rows' if len(part) == 0 else 'only one row'} to train on; "
-                    "every client needs at least two: add rows or leave the client out"
-                )
             if part.x.shape[1:] != shape:
                 raise FedSPMError(
                     f"client {name!r} has rows of shape {tuple(part.x.shape[1:])}, client {self.names[0]!r} of shape "

@@ -9,6 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedspm.data.columns import MISSING
 from fedspm.data.draft import Draft
 from fedspm.data.federation import Federation, Part
 from fedspm.errors import FedSPMError
@@ -81,6 +82,7 @@ def inspect(federation: Federation, form: str, min_count: int = 10) -> Findings:
     findings.warnings = [
         *_about_clients(findings, min_count),
         *_about_classes(findings),
+        *_about_names(findings),
         *_about_features(federation),
         *_about_doubles(federation),
     ]
@@ -128,6 +130,16 @@ def _about_classes(findings: Findings) -> list[str]:
     return said
 
 
+def _about_names(findings: Findings) -> list[str]:
+    """Words that stand for nothing known, as names of classes and clients."""
+    named = [("class", label) for label in findings.classes] + [("client", name) for name in findings.clients]
+    return [
+        f"a {kind} is called {name!r}: if that stands for an unknown one, leave its rows out"
+        for kind, name in named
+        if str(name).strip().lower() in MISSING
+    ]
+
+
 def _about_features(federation: Federation) -> list[str]:
     """Constant features, whole numbers that never repeat (probably identifiers), and numbers that 32 bits cannot tell
     apart."""
@@ -144,7 +156,7 @@ def _about_features(federation: Federation) -> list[str]:
         if len(column) > 20 and (column == column.round()).all() and len(column.unique()) == len(column):
             said.append(
                 f"{name!r} is another whole number in every row: if it is an identifier, leave it out "
-                f"(data.ignore={name})"
+                f"(--set data.ignore={name})"
             )
     for name, column in zip(names, x.T, strict=True):
         step, spread = np.spacing(column.abs().max().numpy()).item(), column.double().std(correction=0).item()

@@ -15,19 +15,22 @@ def partition_by_class(labels: np.ndarray, clients: int, alpha: float, seed: int
     Drawn anew, at most 200 times, until every client has ten rows.
     """
     random = numpy_generator(seed, "partition")
+    by_class = [np.flatnonzero(labels == k) for k in np.unique(labels)]
     for _ in range(ATTEMPTS):
-        shares: list[list[np.ndarray]] = [[] for _ in range(clients)]
-        for k in np.unique(labels):
-            rows = random.permutation(np.flatnonzero(labels == k))
+        if clients * MIN_ROWS > len(labels):
+            break
+        drawn = []
+        for rows in by_class:
+            shuffled = random.permutation(rows)
             cuts = np.cumsum(random.dirichlet(np.full(clients, alpha)))[:-1] * len(rows)
-            for share, piece in zip(shares, np.split(rows, cuts.round().astype(int)), strict=True):
-                share.append(piece)
-        divided = [np.sort(np.concatenate(share)) for share in shares]
-        if min(map(len, divided)) >= MIN_ROWS:
-            return divided
+            drawn.append((shuffled, cuts.round().astype(int)))
+        counts = [np.diff(cuts, prepend=0, append=len(rows)) for rows, cuts in drawn]
+        if np.sum(counts, axis=0).min() >= MIN_ROWS:
+            pieces = zip(*(np.split(rows, cuts) for rows, cuts in drawn), strict=True)
+            return [np.sort(np.concatenate(piece)) for piece in pieces]
     raise FedSPMError(
-        f"{len(labels)} rows over {clients} clients with alpha_inter = {alpha} left some client with fewer than "
-        f"{MIN_ROWS} rows, {ATTEMPTS} times over; use fewer clients, more rows or a larger alpha_inter"
+        f"{len(labels)} rows over {clients} clients with alpha_inter = {alpha} leave some client with fewer than "
+        f"{MIN_ROWS} rows (drawn at most {ATTEMPTS} times); use fewer clients, more rows or a larger alpha_inter"
     )
 
 

@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ ENDINGS = (".csv", ".tsv", ".parquet")
 def read_table(path: Path, how: Reading) -> Draft:
     """One table with a label column, and a client column unless it is known whose rows these are."""
     columns = columns_of(path)
-    if how.client is None or how.client_column in columns or any(name.lower() in USUAL["client"] for name in columns):
+    if how.client is None or how.client_column in columns or _says_client(columns, replace(how, client_column=None)):
         draft = Draft(str(path), "a table with a client column")
         return read_blocks(draft, [Block(str(path), columns, folder=path.parent)], how)
     block = Block(str(path), columns, client=how.client, folder=path.parent)
@@ -27,19 +27,32 @@ def read_table(path: Path, how: Reading) -> Draft:
 
 
 def read_tables(paths: Sequence[Path], how: Reading) -> Draft:
-    """A table a client; or train and test, each with a client column."""
+    """A table a client; or, with a client column, train and test, or parts of one table."""
+    draft = Draft(str(paths[0].parent), "a table a client")
     apart = are_splits(path.stem for path in paths)
     if not apart:
         refuse_splits([path.stem for path in paths], f"the tables in {paths[0].parent}")
-    draft = Draft(str(paths[0].parent), "tables train and test with a client column" if apart else "a table a client")
-    blocks = []
+    tables = {}
     for path in paths:
-        says = {"split": path.stem.lower()} if apart else {"client": path.stem}
         try:
-            blocks.append(Block(str(path), columns_of(path), folder=path.parent, **says))
+            tables[path] = columns_of(path)
         except FedSPMError as error:
             draft.problems.append(str(error))
+    says = {path: {"client": path.stem} for path in tables}
+    if apart:
+        draft.form = "tables train and test with a client column"
+        says = {path: {"split": path.stem.lower()} for path in tables}
+    elif tables and all(_says_client(columns, how) for columns in tables.values()):
+        draft.form = "parts of a table with a client column"
+        says = {path: {} for path in tables}
+    blocks = [Block(str(path), columns, folder=path.parent, **says[path]) for path, columns in tables.items()]
     return read_blocks(draft, blocks, how) if blocks else draft
+
+
+def _says_client(columns: Iterable[str], how: Reading) -> bool:
+    """Does a column tell whose each row is? The one that was named does, or is missed later."""
+    names = [name.lower() for name in columns if name not in how.ignore]
+    return how.client_column is not None or any(name in USUAL["client"] for name in names)
 
 
 def columns_of(path: Path) -> dict[str, Column]:

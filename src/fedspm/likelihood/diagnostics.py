@@ -59,8 +59,7 @@ class Diagnosis:
     map: Map = map
 
     def __post_init__(self) -> None:
-        if not isinstance(self.algorithm, Semiparametric) or not isinstance(self.algorithm, Algorithm):
-            raise FedSPMError("only fedspm and feddrm have density ratios and heads to diagnose")
+        require_semiparametric(self.algorithm)
         self._client = np.repeat(np.arange(len(self.data)), [len(y) for _, y in self.data])
         self._last: tuple[list[Tensor], Array] | None = None
 
@@ -199,6 +198,11 @@ class Bridge:
     delta: Array  # δ̄_T = T^(−1/2) Σ δ̂⁽ᵗ⁾, where rounds that were not compared count as the mean of those that were
     gamma2: float  # Γ̂₂: the 95 % quantile of ‖∇f‖²/‖∇f̃‖²
     unsolved: int  # rounds without a solution
+
+
+def require_semiparametric(algorithm: Algorithm) -> None:
+    if not isinstance(algorithm, Semiparametric):
+        raise FedSPMError("only fedspm and feddrm have density ratios and heads to diagnose (diagnose_every)")
 
 
 def shown_bridge(bridge: Bridge | None) -> list[str]:

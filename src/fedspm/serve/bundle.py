@@ -29,7 +29,7 @@ from fedspm.core.replies import Tensors, plain
 from fedspm.core.serving import Servable
 from fedspm.core.settings import Settings
 from fedspm.errors import DamagedFile, FedSPMError
-from fedspm.files import read_json
+from fedspm.files import read_json, sha256
 from fedspm.serve.novelty import Novelty
 from fedspm.strict import Strict, problem
 
@@ -147,10 +147,6 @@ def _load(folder: Path, kind: str) -> tuple[Card, Tensors]:
         return card, load(content)
     except (OSError, safetensors.SafetensorError) as error:
         raise DamagedFile(f"{path} is damaged: {error}") from error
-
-
-def sha256(content: bytes) -> str:
-    return hashlib.sha256(content).hexdigest()
 
 
 def version_of(parts: list[Tensors]) -> str:

@@ -1,6 +1,6 @@
 """The Python client of a running router: `fedspm.connect("http://127.0.0.1:8000").predict(x)`."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,11 @@ from torch import Tensor
 
 from fedspm.errors import FedSPMError
 
+AT_ONCE, FILES, BYTES = (
+    256,
+    16,
+    8 * 2**20,
+)  # rows, image files and bytes of rows in a request: a router takes twice that
 Rows = Any  # an array of rows or one row, or the path of an image, or a list of paths
 
 
@@ -60,9 +65,14 @@ class Connection:
         self.close()
 
     def _post(self, path: str, x: Rows, parameters: dict[str, Any]) -> list[dict[str, Any]]:
-        body = _body(x)
-        content = self._read(lambda: self._http.post(path, params=parameters, **body))
-        found: list[dict[str, Any]] = content.get("answers", [content])
+        found: list[dict[str, Any]] = []
+        for piece in _pieces(x):
+            body = _body(piece)
+            try:
+                content = self._read(lambda body=body: self._http.post(path, params=parameters, **body))
+            except FedSPMError as error:
+                raise FedSPMError(f"{error} (counted from row {len(found) + 1})" if found else str(error)) from error
+            found += content.get("answers", [content])
         return found
 
     def _read(self, send: Any) -> Any:
@@ -84,18 +94,27 @@ def connect(
     return Connection(url, token, seconds, authority)
 
 
-def _body(x: Rows) -> dict[str, Any]:
-    if isinstance(x, str | Path):
-        return _body([x])
+def _pieces(x: Rows) -> Iterator[Tensor | Sequence[str | Path]]:
+    """As many rows as a router takes at once. A single row is a vector, or has few channels: it stays whole."""
+    x = [x] if isinstance(x, str | Path) else x
     if isinstance(x, Sequence) and x and all(isinstance(each, str | Path) for each in x):
+        yield from (x[start : start + FILES] for start in range(0, len(x), FILES))
+        return
+    try:
+        rows = x.detach().cpu() if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+    except (TypeError, ValueError) as error:
+        raise FedSPMError(f"x cannot be read as an array of numbers ({error})") from error
+    if rows.ndim in (0, 1, 3) or not len(rows):
+        yield rows
+    else:
+        yield from rows.split(max(1, min(AT_ONCE, BYTES // max(1, 4 * rows[0].numel()))))
+
+
+def _body(x: Tensor | Sequence[str | Path]) -> dict[str, Any]:
+    if not isinstance(x, Tensor):
         try:
             return {"files": [("images", Path(each).read_bytes()) for each in x]}
         except OSError as error:
             raise FedSPMError(f"{error.filename} cannot be read: {error.strerror}") from error
-    try:
-        tensor = x.detach().cpu() if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
-    except (TypeError, ValueError) as error:
-        raise FedSPMError(f"x cannot be read as an array of numbers ({error})") from error
-    tensor = tensor if tensor.dtype is torch.uint8 else tensor.float()
-    content = save({"x": tensor.contiguous()})
+    content = save({"x": (x if x.dtype is torch.uint8 else x.float()).contiguous()})
     return {"content": content, "headers": {"content-type": "application/x-safetensors"}}

@@ -16,7 +16,7 @@ from fedspm.core.settings import Settings
 from fedspm.data.federation import Federation
 from fedspm.data.images import UNIT
 from fedspm.errors import FedSPMError
-from fedspm.files import file_names, folder_atomically
+from fedspm.files import file_names, folder_atomically, sha256
 from fedspm.randomness import torch_generator
 from fedspm.runs import GIVEN, Run
 from fedspm.serve.bundle import (
@@ -26,7 +26,6 @@ from fedspm.serve.bundle import (
     load_router,
     pack,
     read_card,
-    sha256,
     version_of,
 )
 from fedspm.serve.novelty import Novelty, Sums, description
