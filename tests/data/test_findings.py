@@ -52,6 +52,10 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path):
             "class 'rare' has (one|no) training row",
         ),
         (
+            lambda rows: [[*row[:3], j, j % 5] for j, row in enumerate(rows)],
+            "30 of 30 classes have at most one training row in all clients together; is it a quantity?",
+        ),
+        (
             lambda rows: [[*row[:3], "NA" if j % 5 else row[3], j % 5] for j, row in enumerate(rows)],
             "a class is called 'NA': if that stands for an unknown one, leave its rows out",
         ),

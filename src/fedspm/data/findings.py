@@ -15,6 +15,7 @@ from fedspm.data.federation import Federation, Part
 from fedspm.errors import FedSPMError
 
 SKEW = 50  # the largest client has so many times the rows of the smallest
+MANY = 5  # classes that are named one by one
 STEPS = 100  # of 32-bit numbers that a standard deviation should have: two digits
 
 
@@ -120,14 +121,18 @@ def _about_clients(findings: Findings, min_count: int) -> list[str]:
 
 
 def _about_classes(findings: Findings) -> list[str]:
-    said = []
-    for label in findings.classes:
-        count = sum(client["labels"].get(label, 0) for client in findings.clients.values())
-        if count < 2:
-            said.append(
-                f"class {label!r} has {'one training row' if count else 'no training row'} in all clients together"
-            )
-    return said
+    clients = [client["labels"] for client in findings.clients.values()]
+    counts = {label: sum(labels.get(label, 0) for labels in clients) for label in findings.classes}
+    rare = {label: count for label, count in counts.items() if count < 2}
+    if len(rare) > MANY:
+        quantity = (
+            "; is it a quantity? There is no regression here" if all(isinstance(label, int) for label in counts) else ""
+        )
+        return [f"{len(rare)} of {len(counts)} classes have at most one training row in all clients together{quantity}"]
+    return [
+        f"class {label!r} has {'one training row' if count else 'no training row'} in all clients together"
+        for label, count in rare.items()
+    ]
 
 
 def _about_names(findings: Findings) -> list[str]:

@@ -86,6 +86,8 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
         algorithm = run.algorithm()
         engine = FlowerEngine(post, algorithm, np.asarray(run.classes), run.id, nodes, log)
         checkpoint = run.latest() if run.has_checkpoint() else None
+        if checkpoint is None:
+            log("the start: statistics of x and the first components, some tens of short exchanges; then round 1")
         train_on(engine, config, None, algorithm, run, log, checkpoint)
 
 
