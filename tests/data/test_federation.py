@@ -120,3 +120,15 @@ def test_validation_needs_rows():
     assert [len(part) for part in federation.with_validation(0.2, 0).test] == [3, 3]
     with pytest.raises(FedSPMError, match=r"data.validation_fraction = 0.01 holds out no row .* has 15 training rows"):
         federation.with_validation(0.01, 0)
+
+
+def test_a_column_that_32_bits_cannot_hold_is_warned_of():
+    random = np.random.default_rng(0)
+    given = {name: (random.normal([0, 3e7], 1, size=(40, 2)), np.arange(40) % 2) for name in ("north", "south")}
+    with pytest.warns(UserWarning, match=r"'day' lies around 3e\+07 and varies by .*steps of 2: subtract"):
+        made = Federation.from_arrays(given, columns=["age", "day"])
+    assert made.columns == ("age", "day")
+    with pytest.warns(UserWarning, match="'feature 1' lies"):
+        Federation.from_arrays(given)
+    with pytest.raises(FedSPMError, match="3 columns have names"):
+        Federation.from_arrays(given, columns=["a", "b", "c"])

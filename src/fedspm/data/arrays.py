@@ -10,6 +10,7 @@ from torch import Tensor
 from fedspm.errors import FedSPMError
 
 PIECE = 1 << 20  # values looked at together
+STEPS = 100  # of 32-bit numbers that a standard deviation should have: two digits
 LIMIT = 2**63  # labels that are whole numbers are below it
 
 
@@ -102,6 +103,19 @@ def require_finite(x: Tensor, where: str) -> None:
             raise FedSPMError(
                 f"{where}: row {row} has a value that is not a finite 32-bit number (NaN, infinity, too large)"
             )
+
+
+def too_coarse(x: Tensor, names: Sequence[str]) -> list[str]:
+    """Sentences about features so far from zero that 32-bit numbers hardly tell rows apart."""
+    said = []
+    for name, column in zip(names, x.T, strict=True):
+        step, spread = np.spacing(column.abs().max().numpy()).item(), column.double().std(correction=0).item()
+        if 0 < spread < STEPS * step:
+            said.append(
+                f"{name!r} lies around {column.double().mean():.6g} and varies by {spread:.2g}, which 32-bit numbers "
+                f"keep in steps of {step:.2g}: subtract a number from it that is the same for every client"
+            )
+    return said
 
 
 def as_rows(value: Any, where: str, columns: Sequence[str] | None = None) -> tuple[Tensor, np.ndarray]:

@@ -58,8 +58,7 @@ class Draft:
             where = f"; `fedspm data check {quote(self.where)}` lists them" if Path(self.where).exists() else ""
             raise FedSPMError(self.problems[0] + (f" (and {more} more{where})" if more else ""))
         own: dict[str, Any] = {"test": self.test} if self.test else {"test_fraction": test_fraction}
-        made = Federation.from_arrays(self.train, **own, seed=seed)
-        return Federation(made.names, made.classes, made.train, made.test, columns=self.columns)
+        return Federation.from_arrays(self.train, **own, seed=seed, columns=self.columns)
 
     def add(self, x: Tensor | np.ndarray, labels: np.ndarray, clients: Sequence[str], splits: Sequence[str]) -> None:
         """Rows of many clients, in any order."""

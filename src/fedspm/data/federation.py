@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedspm.data.arrays import as_classes, as_input, as_rows, named_columns, require_finite
+from fedspm.data.arrays import as_classes, as_input, as_rows, named_columns, require_finite, too_coarse
 from fedspm.errors import FedSPMError
 from fedspm.randomness import torch_generator
 
@@ -64,15 +64,17 @@ class Federation:
         *,
         test_fraction: float | None = None,
         seed: int = 0,
+        columns: Sequence[str] | None = None,
     ) -> "Federation":
         """One entry a client: `{"north": (x, y), "south": (x2, y2)}`.
 
-        Labels may be integers or strings. Give `test` the same way, or a `test_fraction` to hold rows out.
+        Labels may be integers or strings. Give `test` the same way, or a `test_fraction` to hold rows out. Features may
+        have names: those of a data frame's columns, or `columns`.
         """
         if test is not None and test_fraction is not None:
             raise FedSPMError("give either test or test_fraction, not both")
         for what, given in (("train", train), ("test", test)):
-            if given is not None and not isinstance(given, Mapping):
+            if (given is not None or what == "train") and not isinstance(given, Mapping):
                 raise FedSPMError(
                     f'{what} must be a dict with one entry a client: {{"north": (x, y), "south": (x2, y2)}}'
                 )
@@ -80,7 +82,7 @@ class Federation:
                 raise FedSPMError(f"two clients in {what} have the same name; names must differ")
         names = tuple(str(name) for name in train)
         tables = (value[0] for value in train.values() if isinstance(value, tuple | list) and value)
-        columns = next(filter(None, map(named_columns, tables)), None)
+        columns = tuple(columns) if columns else next(filter(None, map(named_columns, tables)), None)
         raw = {str(name): as_rows(value, f"client {name!r}", columns) for name, value in train.items()}
         classes = np.unique(np.concatenate([y for _, y in raw.values()])) if raw else np.empty(0)
         parts = [Part(x, as_classes(y, classes, f"client {name!r}")) for name, (x, y) in raw.items()]
@@ -180,6 +182,8 @@ class Federation:
                 "client out, or hold out less (test_fraction)"
             )
         shape = self.train[0].x.shape[1:]
+        if self.columns and len(self.columns) != shape[0]:
+            raise FedSPMError(f"{len(self.columns)} columns have names, but rows have shape {tuple(shape)}")
         for name, part in zip(self.names, self.train, strict=True):
             if part.x.shape[1:] != shape:
                 raise FedSPMError(
@@ -195,6 +199,10 @@ class Federation:
         for where, parts in (("training", self.train), ("test", self.test or ())):
             for name, part in zip(self.names, parts, strict=False):
                 require_finite(part.x, f"client {name!r}, {where} rows")
+        if len(shape) == 1:
+            names = self.columns or [f"feature {k}" for k in range(shape[0])]
+            for sentence in too_coarse(torch.cat([part.x for part in self.train]), names):
+                warnings.warn(sentence, stacklevel=3)
         if len(self.classes) < 2:
             raise FedSPMError(
                 f"all clients together have one class only ({self.classes[0]}); there is nothing to predict"

@@ -16,7 +16,6 @@ from fedspm.errors import FedSPMError
 
 SKEW = 50  # the largest client has so many times the rows of the smallest
 MANY = 5  # classes that are named one by one
-STEPS = 100  # of 32-bit numbers that a standard deviation should have: two digits
 
 
 @dataclass
@@ -146,14 +145,13 @@ def _about_names(findings: Findings) -> list[str]:
 
 
 def _about_features(federation: Federation) -> list[str]:
-    """Constant features, whole numbers that never repeat (probably identifiers), and numbers that 32 bits cannot tell
-    apart."""
+    """Constant features, and whole numbers that never repeat: probably identifiers."""
     if len(federation.shape) != 1:
         return []
     x = torch.cat([part.x for part in federation.train])
     names = federation.columns or [f"feature {k}" for k in range(x.shape[1])]
     said = [
-        f"{name!r} is {column[0]:g} in every row: it tells nothing"
+        f"{name!r} is {column[0]:g} in every row{', in 32 bits' * bool(column[0].abs() > 1e6)}: it tells nothing"
         for name, column in zip(names, x.T, strict=True)
         if (column == column[0]).all()
     ]
@@ -162,13 +160,6 @@ def _about_features(federation: Federation) -> list[str]:
             said.append(
                 f"{name!r} is another whole number in every row: if it is an identifier, leave it out "
                 f"(--set data.ignore={name})"
-            )
-    for name, column in zip(names, x.T, strict=True):
-        step, spread = np.spacing(column.abs().max().numpy()).item(), column.double().std(correction=0).item()
-        if 0 < spread < STEPS * step:
-            said.append(
-                f"{name!r} lies around {column.double().mean():.6g} and varies by {spread:.2g}, which 32-bit numbers "
-                f"keep in steps of {step:.2g}: subtract a number from it that is the same for every client"
             )
     return said
 
