@@ -84,6 +84,7 @@ def test_toml_there_and_back():
     ("values", "sentence"),
     [
         ({"roundss": 3}, "unknown configuration key 'roundss'; did you mean 'rounds'"),
+        ({"predictr": {"steps": 3}}, "'predictr'; did you mean 'predictor'"),
         ({"router": {"step": 3}}, "'router.step'; did you mean 'router.steps'"),
         ({"steps": 3}, "unknown configuration key 'steps'"),
         ({"em": 3}, "em is a table"),

@@ -54,8 +54,10 @@ def _refuse_unknown_keys(values: Mapping[str, Any], whole: type[BaseModel], mode
     for key, value in values.items():
         if key not in model.model_fields:
             everywhere = [name for name, _ in fields(whole)]
-            near = difflib.get_close_matches(f"{at}{key}", everywhere, n=1, cutoff=0.5) or difflib.get_close_matches(
-                str(key), [name.split(".")[-1] for name in everywhere], n=1, cutoff=0.5
+            near = (
+                [f"{at}{name}" for name in difflib.get_close_matches(str(key), model.model_fields, n=1, cutoff=0.8)]
+                or difflib.get_close_matches(f"{at}{key}", everywhere, n=1, cutoff=0.5)
+                or difflib.get_close_matches(str(key), [name.split(".")[-1] for name in everywhere], n=1, cutoff=0.5)
             )
             hint = f"; did you mean {near[0]!r}?" if near else f"; known are {', '.join(model.model_fields)}"
             raise FedSPMError(f"unknown configuration key {f'{at}{key}'!r}{hint}")

@@ -20,7 +20,7 @@ from fedspm.cli.options import (
     Set,
     layers,
 )
-from fedspm.cli.speaking import INTERRUPTED, as_typed, say
+from fedspm.cli.speaking import INTERRUPTED, as_typed, counted, say
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console, plain_table
 
@@ -136,7 +136,7 @@ def grid(
         raise FedSPMError(f"--out {folder} is a file; give a folder")
     with console.status("looking at what is done"):
         done = sum(cell.finished() for cell in cells)
-    say(f"{len(cells)} trainings, {done} of them done, {jobs} at a time: {cells[0].folder.parent}")
+    say(f"{counted(len(cells), 'training')}, {done} of them done, {jobs} at a time: {cells[0].folder.parent}")
     failures, stopped = run_shown(order, jobs, command, lambda: write(command))
     yield write(command)
     if stopped:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fedspm.data.findings import Findings
 
 ALPHAS = "0.5,1,2"  # those of fedspm.plot, which takes long to import
+WIDEST = 30  # characters of a class name
 SHOWN_CLASSES = 30
 SHOWN_PROBLEMS = 20
 
@@ -141,7 +142,7 @@ def _label_table(findings: "Findings") -> tuple[list[str], list[list[str]]]:
 
 def _short(label: Any) -> str:
     text = str(label)
-    return text if len(text) <= 10 else text[:9] + "…"
+    return text if len(text) <= WIDEST else text[: WIDEST - 1] + "…"
 
 
 def _few(names: list[str]) -> str:

@@ -9,7 +9,7 @@ import typer
 
 from fedspm.cli.app import app
 from fedspm.cli.options import Set, layers
-from fedspm.cli.speaking import say, show_results
+from fedspm.cli.speaking import counted, say, show_results
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console
 
@@ -156,5 +156,5 @@ def _show(run: Path) -> None:
     from fedspm.runs import Run
 
     metrics = Run.open(run).last_metrics()
-    show_results(metrics, f"\nafter {metrics['round']} rounds, counted at the sites")
+    show_results(metrics, f"\nafter {counted(metrics['round'], 'round')}, counted at the sites")
     say(f"run       {run}")

@@ -24,7 +24,7 @@ from fedspm.cli.options import (
     Set,
     layers,
 )
-from fedspm.cli.speaking import INTERRUPTED, as_typed, program, say, show_results
+from fedspm.cli.speaking import INTERRUPTED, as_typed, counted, program, say, show_results
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console, watching
 
@@ -183,7 +183,7 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     rows = (
         "validation rows, which were held out of the training rows" if config.data.validation_fraction else "test rows"
     )
-    show_results(metrics, f"\nafter {metrics['round']} rounds, accuracy on {rows}")
+    show_results(metrics, f"\nafter {counted(metrics['round'], 'round')}, accuracy on {rows}")
     say(f"report    {report}")
     if run.algorithm().routes:
         what = f"{quote(str(samples.parent))}/{samples.name}"  # which may be a pattern, and is not quoted
