@@ -49,15 +49,6 @@ def test_a_node_that_answers_another_number_of_rows_has_failed(answered):
     assert node.trouble == "the node answered something else than the probabilities of these rows"
 
 
-@pytest.mark.parametrize("odd", [float("nan"), -0.1])
-def test_a_node_that_answers_no_probabilities_has_failed(odd):
-    said = torch.full((3, 4), 0.25)
-    said[1, 2] = odd
-    node = north((200, pack({"probabilities": said})))
-    assert asyncio.run(node.ask(THREE_ROWS, 1.0)) is None
-    assert node.trouble == "the node answered something else than the probabilities of these rows"
-
-
 @pytest.mark.parametrize(
     ("reply", "trouble"),
     [

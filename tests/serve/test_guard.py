@@ -214,7 +214,7 @@ def test_rows_that_overflow_are_refused_by_their_number_and_harm_nobody(pictured
     refused, well, up = ask(bundle, act)
     assert [reply.status_code for reply in refused] == [422, 422, 422]
     assert "P(client | x) cannot be computed for rows 3, 4, 5, 6, 7, 8, 9, 10 and 2 more:" in refused[0].json()["error"]
-    assert "for row 0:" in refused[1].json()["error"]
+    assert "for row 1:" in refused[1].json()["error"]
     assert "P(class | x) cannot be computed for row 1:" in refused[2].json()["error"]
     assert [answer["prediction"] for answer in well.json()["answers"]] == model.predict(rows).tolist()
     assert all(up)

@@ -85,8 +85,8 @@ class RemoteNode:
         ends = np.cumsum([len(each.rows) for each in mine])
         try:
             probabilities: np.ndarray = unpack(reply)["probabilities"].float().numpy()
-            if probabilities.ndim != 2 or len(probabilities) != ends[-1] or not (probabilities >= 0).all():
-                raise FedSPMError(f"{ends[-1]} rows were asked for, and NaN is no probability")
+            if probabilities.ndim != 2 or len(probabilities) != ends[-1]:
+                raise FedSPMError(f"{ends[-1]} rows were asked for")
         except (FedSPMError, KeyError) as error:
             raise NodeFailed("the node answered something else than the probabilities of these rows") from error
         return dict(zip(map(id, mine), np.split(probabilities, ends[:-1]), strict=True))
