@@ -30,6 +30,7 @@ from fedspm.checkpoints import (
 from fedspm.config import Config, load_config, recorded
 from fedspm.core.algorithm import Algorithm, Task
 from fedspm.core.replies import Tensors, plain
+from fedspm.core.semiparametric import require_semiparametric
 from fedspm.data.federation import Federation
 from fedspm.data.settings import IN_MEMORY, OWN
 from fedspm.errors import DamagedFile, FedSPMError
@@ -62,8 +63,6 @@ class Run:
         if config.variant != "1x" and not algorithm.variants:
             raise FedSPMError(f"variant = {config.variant}: {config.algorithm} has no variants; leave it out")
         if config.diagnose_every:
-            from fedspm.likelihood.diagnostics import require_semiparametric  # SciPy is slow to import
-
             require_semiparametric(algorithm)
         return cls.create(path, config, manifest(federation, algorithm, command)), federation
 

@@ -7,17 +7,16 @@ in the gauge in which the weights of λ = τ/n sum to one, and `raw`, where it o
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol, runtime_checkable
+from typing import Any
 
 import numpy as np
 import torch
-from jaxtyping import Float
 from torch import Tensor
 
-from fedspm.core.algorithm import INPUT, Algorithm
+from fedspm.core.algorithm import INPUT
 from fedspm.core.local import chunks
 from fedspm.core.replies import Tensors
-from fedspm.encoders import Encoder
+from fedspm.core.semiparametric import require_semiparametric
 from fedspm.errors import FedSPMError
 from fedspm.likelihood.multipliers import Infeasible, NotConverged
 from fedspm.likelihood.profile import (
@@ -33,17 +32,6 @@ from fedspm.mixture.model import TILT, log_ratio
 LEAST = 1.0  # a component with less than one row has no distribution to diagnose
 VANISHED = 1e-18  # ‖∇f̃‖² below which a round does not count for Γ₂: the paper's 1e-9, for sums over some 30,000 rows
 QUANTILE = 0.95
-
-
-@runtime_checkable
-class Semiparametric(Protocol):
-    """A method with heads and tilts: FedSPM, FedDRM."""
-
-    router: Encoder
-
-    def label_likelihood(self, private: Tensors, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]: ...
-
-    def standardise(self, shared: Tensors, x: Tensor) -> Tensor: ...
 
 
 Data = Sequence[tuple[Tensor, Tensor]]  # x and y of every client
@@ -198,11 +186,6 @@ class Bridge:
     delta: Array  # δ̄_T = T^(−1/2) Σ δ̂⁽ᵗ⁾, where rounds that were not compared count as the mean of those that were
     gamma2: float  # Γ̂₂: the 95 % quantile of ‖∇f‖²/‖∇f̃‖²
     unsolved: int  # rounds without a solution
-
-
-def require_semiparametric(algorithm: Algorithm) -> None:
-    if not isinstance(algorithm, Semiparametric):
-        raise FedSPMError("only fedspm and feddrm have density ratios and heads to diagnose (diagnose_every)")
 
 
 def shown_bridge(bridge: Bridge | None) -> list[str]:
