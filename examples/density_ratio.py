@@ -23,7 +23,7 @@ for i, colour in enumerate(("#2a6fbb", "#e07b39", "#3c9d6b")):
     left.plot(points, truth[i].cdf(points), color=colour, linewidth=1, linestyle="--")
     left.step(points, fit.cdf(i, points), color=colour, label=f"sample {i}")
     exact = np.log(truth[i].pdf(points) / truth[0].pdf(points))
-    right.plot(points, np.log(fit.density_ratio(points)[:, i]), color=colour)
+    right.plot(points, fit.log_density_ratio(points)[:, i], color=colour)
     right.plot(points, exact, color=colour, linewidth=1, linestyle="--")
 left.set(title="distribution functions: fitted, and true (dashed)", xlabel="x")
 right.set(title="log density ratios to sample 0", xlabel="x", ylim=(-6, 4))

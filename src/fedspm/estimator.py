@@ -44,7 +44,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     settings : any other configuration, by dotted key: {"router.steps": 20, "predictor.learning_rate": 0.02}
 
     x is standardised by the mean and standard deviation of every channel (images) or feature (vectors) over the
-    training rows of all clients; they are `model.mean_` and `model.scale_`.
+    training rows of all clients with at least `min_count` of them; they are `model.mean_` and `model.scale_`.
     """
 
     def __init__(
