@@ -91,17 +91,9 @@ def explained(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            raise _no_space(path) from error
+            sentence = f"no space left on the disk while writing {path}; free some, then go on: nothing is lost"
+            raise FedSPMError(sentence) from error
         raise FedSPMError(f"{path} cannot be written: {error.strerror or error}") from error
-    except Exception as error:
-        # safetensors wraps what the system says into an error of its own
-        if "No space left" in str(error) or "StorageFull" in str(error):
-            raise _no_space(path) from error
-        raise
-
-
-def _no_space(path: Path) -> FedSPMError:
-    return FedSPMError(f"no space left on the disk while writing {path}; free some, then go on: nothing is lost")
 
 
 def sha256(content: bytes) -> str:

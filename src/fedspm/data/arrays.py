@@ -105,17 +105,19 @@ def require_finite(x: Tensor, where: str) -> None:
             )
 
 
-def too_coarse(x: Tensor, names: Sequence[str]) -> list[str]:
-    """Sentences about features so far from zero that 32-bit numbers hardly tell rows apart."""
-    said = []
-    for name, column in zip(names, x.T, strict=True):
-        step, spread = np.spacing(column.abs().max().numpy()).item(), column.double().std(correction=0).item()
-        if 0 < spread < STEPS * step:
-            said.append(
-                f"{name!r} lies around {column.double().mean():.6g} and varies by {spread:.2g}, which 32-bit numbers "
-                f"keep in steps of {step:.2g}: subtract a number from it that is the same for every client"
-            )
-    return said
+def too_coarse(parts: Sequence[Tensor], names: Sequence[str]) -> list[str]:
+    """Sentences about features so far from zero that 32-bit numbers hardly tell rows of all parts apart."""
+    moments = [torch.var_mean(x.double(), 0, correction=0) for x in parts]
+    share = torch.tensor([len(x) for x in parts]).double()[:, None] / sum(map(len, parts))
+    variances, means = map(torch.stack, zip(*moments, strict=True))
+    mean = (share * means).sum(0)
+    spread = (share * (variances + (means - mean) ** 2)).sum(0).sqrt().numpy()
+    step = np.spacing(torch.stack([x.abs().amax(0) for x in parts]).amax(0).numpy()).astype(float)
+    return [
+        f"{names[k]!r} lies around {mean[k]:.6g} and varies by {spread[k]:.2g}, which 32-bit numbers keep in steps of "
+        f"{step[k]:.2g}: subtract a number from it that is the same for every client"
+        for k in np.flatnonzero((spread > 0) & (spread < STEPS * step)).tolist()
+    ]
 
 
 def as_rows(value: Any, where: str, columns: Sequence[str] | None = None) -> tuple[Tensor, np.ndarray]:

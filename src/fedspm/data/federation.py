@@ -201,7 +201,7 @@ class Federation:
                 require_finite(part.x, f"client {name!r}, {where} rows")
         if len(shape) == 1:
             names = self.columns or [f"feature {k}" for k in range(shape[0])]
-            for sentence in too_coarse(torch.cat([part.x for part in self.train]), names):
+            for sentence in too_coarse([part.x for part in self.train], names):
                 warnings.warn(sentence, stacklevel=3)
         if len(self.classes) < 2:
             raise FedSPMError(

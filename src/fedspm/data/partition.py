@@ -16,9 +16,8 @@ def partition_by_class(labels: np.ndarray, clients: int, alpha: float, seed: int
     """
     random = numpy_generator(seed, "partition")
     by_class = [np.flatnonzero(labels == k) for k in np.unique(labels)]
-    for _ in range(ATTEMPTS):
-        if clients * MIN_ROWS > len(labels):
-            break
+    possible = clients * MIN_ROWS <= len(labels)
+    for _ in range(ATTEMPTS if possible else 0):
         drawn = []
         for rows in by_class:
             shuffled = random.permutation(rows)

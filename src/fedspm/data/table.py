@@ -2,7 +2,7 @@
 
 import csv
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -19,7 +19,7 @@ ENDINGS = (".csv", ".tsv", ".parquet")
 def read_table(path: Path, how: Reading) -> Draft:
     """One table with a label column, and a client column unless it is known whose rows these are."""
     columns = columns_of(path)
-    if how.client is None or how.client_column in columns or _says_client(columns, replace(how, client_column=None)):
+    if how.client is None or _says_client(columns, how):
         draft = Draft(str(path), "a table with a client column")
         return read_blocks(draft, [Block(str(path), columns, folder=path.parent)], how)
     block = Block(str(path), columns, client=how.client, folder=path.parent)
@@ -42,17 +42,17 @@ def read_tables(paths: Sequence[Path], how: Reading) -> Draft:
     if apart:
         draft.form = "tables train and test with a client column"
         says = {path: {"split": path.stem.lower()} for path in tables}
-    elif tables and all(_says_client(columns, how) for columns in tables.values()):
+    elif how.client_column or (tables and all(_says_client(columns, how) for columns in tables.values())):
         draft.form = "parts of a table with a client column"
         says = {path: {} for path in tables}
     blocks = [Block(str(path), columns, folder=path.parent, **says[path]) for path, columns in tables.items()]
     return read_blocks(draft, blocks, how) if blocks else draft
 
 
-def _says_client(columns: Iterable[str], how: Reading) -> bool:
-    """Does a column tell whose each row is? The one that was named does, or is missed later."""
-    names = [name.lower() for name in columns if name not in how.ignore]
-    return how.client_column is not None or any(name in USUAL["client"] for name in names)
+def _says_client(columns: Collection[str], how: Reading) -> bool:
+    """Does a column tell whose each row is?"""
+    usual = [name for name in columns if name.lower() in USUAL["client"] and name not in how.ignore]
+    return how.client_column in columns or bool(usual)
 
 
 def columns_of(path: Path) -> dict[str, Column]:

@@ -48,11 +48,14 @@ class Influence:
         pull = np.where(np.array(self.others) == sample, rest[:, self.others], -share[:, self.others])
         return np.asarray((pull[:, :, None] * self.rows[:, None]).reshape(len(self.rows), -1))
 
-    def draws(self) -> Iterator[Draw]:
+    @cached_property
+    def inverse_information(self) -> Array:
         share, rest = self.shares
-        inverted = inverse(information(share[:, self.others], rest[:, self.others], self.rows))
+        return inverse(information(share[:, self.others], rest[:, self.others], self.rows))
+
+    def draws(self) -> Iterator[Draw]:
         for i, count in enumerate(self.counts):
-            yield Draw(count, self.probabilities[:, i], self.scores(i) @ inverted)
+            yield Draw(count, self.probabilities[:, i], self.scores(i) @ self.inverse_information)
 
     def covariance(self, back: Array) -> Array:
         """Of the parameters, `back` from those of the whitened basis"""

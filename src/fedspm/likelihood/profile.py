@@ -112,11 +112,8 @@ def accumulation_factors(momentum: float, steps: int) -> tuple[float, float]:
 
 def _given(log_ratio: Any, client: Any, of_row: Any, what: str) -> tuple[Array, Array, Array]:
     """What somebody hands over, as arrays whose shapes fit."""
-    ratios, numbers, figures = (
-        as_numbers("log_ratio", log_ratio),
-        as_numbers("client", client),
-        as_numbers(what, of_row),
-    )
+    ratios, numbers = as_numbers("log_ratio", log_ratio), as_numbers("client", client)
+    figures = as_numbers(what, of_row)
     n, m, components = ratios.shape if ratios.ndim == 3 else (0, 0, 0)
     if n == 0 or numbers.shape != (n,) or figures.shape != (n, components):
         raise FedSPMError(
@@ -162,9 +159,8 @@ def _own(values: Array, client: Array, like: Array) -> Array:
 
 def _tilted(log_ratio: Array, client: Array, responsibilities: Array) -> float:
     own = log_ratio[np.arange(len(client)), client]
-    return float(
-        (responsibilities * np.where(responsibilities == 0, 0.0, own)).sum()
-    )  # that of an absent one may be −∞
+    own = np.where(responsibilities == 0, 0.0, own)  # that of an absent component may be −∞
+    return float((responsibilities * own).sum())
 
 
 def _log_tau(log_ratio: Array, client: Array, responsibilities: Array) -> Array:

@@ -11,11 +11,8 @@ from torch import Tensor
 
 from fedspm.errors import FedSPMError
 
-AT_ONCE, FILES, BYTES = (
-    256,
-    16,
-    8 * 2**20,
-)  # rows, image files and bytes of rows in a request: a router takes twice that
+AT_ONCE, BYTES = 256, 8 * 2**20  # rows of a request and their bytes: a router takes twice that
+FILES = 16  # image files of a request: their pixels count together, before they are scaled down
 Rows = Any  # an array of rows or one row, or the path of an image, or a list of paths
 
 
