@@ -307,8 +307,9 @@ def test_a_row_that_is_too_far_from_all_is_named(pictured):
     for ask in (model.route, model.predict_proba, model.predict):
         with pytest.raises(FedSPMError, match="cannot be computed for row 3: values of x are too far"):
             ask(x)
-    with pytest.raises(FedSPMError, match=r"P\(client \| x\) cannot be computed for row 3"):  # counted as in a file
-        replies(model.model_, x, model.classes_)
+    called = ["a.png", "b.npz, row 1", "b.npz, row 2", "b.npz, row 3"]
+    with pytest.raises(FedSPMError, match=r"P\(client \| x\) cannot be computed for b.npz, row 2: values"):
+        replies(model.model_, x, model.classes_, called)
 
 
 @pytest.mark.parametrize("settings", [{1: 2}, "router.steps=3", [("router.steps", 3)]])

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from fedspm.core.semiparametric import require_semiparametric
 from fedspm.core.settings import Block
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
@@ -23,6 +24,7 @@ def bridges(runs: Sequence[Run]) -> list[tuple[Run, str, Bridge | None]]:
     for run in runs:
         lines = run.diagnostics()
         if not lines:
+            require_semiparametric(run.algorithm())
             raise FedSPMError(f"{run.path} was not diagnosed; train with --diagnose-every 1")
         for gauge in ("fixed", "raw"):
             found.append((run, gauge, bridge_errors(lines, gauge) if solved_lines(lines, gauge) else None))

@@ -79,12 +79,14 @@ class Model:
         return posterior, self.routed(posterior.argmax(1), embedding)
 
 
-def require_finite_answers(found: Float[Tensor, "n *_"], what: str, first: int = 1) -> None:
-    """A row of finite but absurd values overflows inside a network, and NaN has no likeliest class. `first` is the
-    number of the first row."""
+def require_finite_answers(found: Float[Tensor, "n *_"], what: str, called: Sequence[str] | None = None) -> None:
+    """A row of finite but absurd values overflows inside a network, and NaN has no likeliest class."""
     bad = (~torch.isfinite(found.flatten(1)).all(1)).nonzero()[:, 0].tolist()
     if bad:
-        named = f"row{'s' * (len(bad) > 1)} {', '.join(str(first + j) for j in bad[:NAMED])}"
+        if called:
+            named = "; ".join(called[j] for j in bad[:NAMED])
+        else:
+            named = f"row{'s' * (len(bad) > 1)} {', '.join(str(j + 1) for j in bad[:NAMED])}"
         named += f" and {len(bad) - NAMED} more" * (len(bad) > NAMED)
         raise FedSPMError(f"{what} cannot be computed for {named}: values of x are too far from all that is known")
 

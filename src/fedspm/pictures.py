@@ -4,6 +4,7 @@ import io
 import textwrap
 import warnings
 from collections.abc import Mapping, Sequence
+from math import ceil
 from typing import Any, NamedTuple
 
 import matplotlib
@@ -190,9 +191,9 @@ def routing_confusion(counts: Sequence[Sequence[int]], names: Sequence[str]) -> 
     axes = figure.subplots()
     image = axes.imshow(share, cmap="Blues", vmin=0, vmax=1)
     axes.set(xlabel="routed to", ylabel="belongs to")
+    name_clients(axes, names)
+    axes.set_yticks(*legible(names))
     if len(names) <= SHOWN_CLIENTS:
-        name_clients(axes, names)
-        axes.set_yticks(range(len(names)), map(plain, names))
         for i, j in np.ndindex(share.shape):
             if share[i, j] >= 0.005:
                 colour = "white" if share[i, j] > 0.5 else "black"
@@ -221,12 +222,11 @@ def queries(rows: Sequence[Tensor], answers: Sequence[dict[str, Any]], truth: Se
         left.axis("off")
         if row.ndim == 3:
             show_image(left, row)
-        names = list(answer["posterior"])[:SHOWN_CLIENTS]
-        values = [answer["posterior"][name] for name in names]
-        right.bar(
-            range(len(names)), values, color=[COLOURS[0] if name == answer["client"] else "#b8c4d0" for name in names]
-        )
-        right.set_xticks(range(len(names)), map(plain, names), fontsize=7)
+        likeliest = sorted(answer["posterior"], key=answer["posterior"].__getitem__)[-SHOWN_CLIENTS:]
+        posterior = {name: share for name, share in answer["posterior"].items() if name in likeliest}
+        colours = [COLOURS[0] if name == answer["client"] else "#b8c4d0" for name in posterior]
+        right.bar(range(len(posterior)), list(posterior.values()), color=colours)
+        right.set_xticks(*legible(list(posterior)), fontsize=7)
         right.set_ylim(0, 1.05)
         verdict = "✓" if str(answer["prediction"]) == label else f"✗ (is {plain(label)})"
         right.set_title(
@@ -259,10 +259,13 @@ def stacked(axes: Any, values: np.ndarray, names: Sequence[str], legend: bool = 
 
 
 def name_clients(axes: Any, names: Sequence[str]) -> None:
-    if len(names) <= SHOWN_CLIENTS:
-        axes.set_xticks(range(len(names)), map(plain, names), rotation=45, ha="right", rotation_mode="anchor")
-    else:
-        axes.set_xticks([])
+    axes.set_xticks(*legible(names), rotation=45, ha="right", rotation_mode="anchor")
+
+
+def legible(names: Sequence[str]) -> tuple[Sequence[int], list[str]]:
+    """Where names go along an axis: of many, every second, third, … has one."""
+    places = range(0, len(names), ceil(len(names) / SHOWN_CLIENTS))
+    return places, [plain(names[i]) for i in places]
 
 
 def plain(name: object) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -17,21 +17,32 @@ from fedspm.evaluation import Model, require_finite_answers
 from fedspm.runs import Run
 
 
-def read_queries(run: Run, files: Sequence[Path]) -> tuple[list[dict[str, Any]], list[Tensor]]:
-    """What to call every query, and its row: an image file is one, a table or an archive has one a row."""
-    names: list[dict[str, Any]] = []
-    rows: list[Tensor] = []
+class Query(NamedTuple):
+    """An image file is one, a table or an archive has one a row."""
+
+    file: Path
+    row: int | None  # counted from one; None for an image
+    x: Tensor
+
+    @property
+    def name(self) -> dict[str, Any]:
+        return {"image": str(self.file)} if self.row is None else {"file": str(self.file), "row": self.row}
+
+    def __str__(self) -> str:
+        return str(self.file) if self.row is None else f"{self.file}, row {self.row}"
+
+
+def read_queries(run: Run, files: Sequence[Path]) -> list[Query]:
+    queries: list[Query] = []
     known = run.manifest
     for file in files:
         if file.suffix.lower() in (*TABLES, ".npz"):
             x = read_vectors(file, known["shape"], known.get("columns"), known.get("range", UNIT))
-            names += [{"file": str(file), "row": j} for j in range(1, len(x) + 1)]
-            rows += x
+            queries += [Query(file, j, row) for j, row in enumerate(x, 1)]
         else:
             _require_pixels(run)
-            names.append({"image": str(file)})
-            rows.append(read_image(file, run.task.shape))
-    return names, rows
+            queries.append(Query(file, None, read_image(file, run.task.shape)))
+    return queries
 
 
 def _require_pixels(run: Run) -> None:
@@ -40,24 +51,24 @@ def _require_pixels(run: Run) -> None:
         raise FedSPMError(f"{run.path} was trained on {not_pixels(ends)}; give an .npz archive with an array x")
 
 
-def answer(run: Run, rows: Sequence[Tensor]) -> list[dict[str, Any]]:
-    """One reply a row: client, posterior, prediction, probabilities."""
+def answer(run: Run, queries: Sequence[Query]) -> list[dict[str, Any]]:
+    """One reply a query: client, posterior, prediction, probabilities."""
     model = run.model()
     if not model.algorithm.routes:
         raise FedSPMError(f"{run.path}: {run.config.algorithm} cannot route; ask one client with FederatedClassifier")
     answers: list[dict[str, Any]] = []
-    for x in chunks(torch.stack(list(rows))):
-        answers += replies(model, x, run.classes, len(answers) + 1)
+    for x in chunks(torch.stack([query.x for query in queries])):
+        called = [str(query) for query in queries[len(answers) : len(answers) + len(x)]]
+        answers += replies(model, x, run.classes, called)
     return answers
 
 
 @torch.no_grad()
-def replies(model: Model, x: Tensor, classes: np.ndarray, first: int = 1) -> list[dict[str, Any]]:
-    """`first` is the number of the first row."""
+def replies(model: Model, x: Tensor, classes: np.ndarray, called: Sequence[str] | None = None) -> list[dict[str, Any]]:
     posterior, probabilities = model.answer(model.embed(x))
     assert posterior is not None
-    require_finite_answers(posterior, "P(client | x)", first)
-    require_finite_answers(probabilities, "P(class | x)", first)
+    require_finite_answers(posterior, "P(client | x)", called)
+    require_finite_answers(probabilities, "P(class | x)", called)
     names = model.algorithm.task.names
     return [
         {

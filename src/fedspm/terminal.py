@@ -142,7 +142,7 @@ def results_table(metrics: dict[str, Any], title: str) -> Table:
     """System, average and routing accuracy, the system's balanced one, then a row a client."""
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("")
-    for heading in ("system", "average", "routing", "balanced", "test rows"):
+    for heading in ("system", "average", "routing", "balanced", "rows"):
         table.add_column(heading, justify="right")
     rows = sum(client["rows"] for client in metrics["clients"].values())
     keys = ("system_accuracy", "average_accuracy", "routing_accuracy", "balanced_accuracy")

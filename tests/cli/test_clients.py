@@ -46,6 +46,21 @@ def test_a_run_given_as_the_folder_one_is_in(place):
     assert "south" in fedspm("evaluate", "three-without-north", cwd=place).stdout
 
 
+def test_what_is_odd_about_a_client_is_said_once(place):
+    x, _ = toy_rows(60, 4.0, False, seed=2)
+    np.savez(place / "alike.npz", x=x, y=["ill"] * 60)
+    done = fedspm("onboard", "run", "--name", "east", "--data", "alike.npz", cwd=place)
+    assert done.stderr.count("client 'east' has one class only (ill)") == 1
+
+
+def test_a_method_without_density_ratios_is_not_asked_to_be_diagnosed(place):
+    fedspm("train", "--data", "data", "--algorithm", "fedavg", "--rounds", 1, "--out", "average", cwd=place)
+    for run, sentence in (("average", "only fedspm and feddrm"), ("run", "train with --diagnose-every 1")):
+        done = fedspm("diagnose", run, cwd=place, check=False)
+        assert done.returncode == 1
+        assert sentence in done.stderr
+
+
 def test_bad_input_gets_a_sentence(place):
     for arguments, sentence in (
         (("onboard", "run", "--name", "south", "--data", "west.npz"), "a newcomer cannot be called 'south'"),

@@ -3,6 +3,7 @@
 import io
 import sys
 import warnings
+from functools import cache
 from typing import Annotated
 
 import typer
@@ -20,11 +21,15 @@ app = typer.Typer(
 )
 
 
+@cache
+def _warn_once(sentence: str) -> None:
+    """Data may be read twice; Python's own filter forgets whenever somebody changes the filters."""
+    errors.print(f"warning: {sentence}", style="yellow", markup=False, soft_wrap=True)
+
+
 def main() -> None:
     """Run a command; errors that a person can act on become one sentence and exit code 1."""
-    warnings.showwarning = lambda message, *_, **__: errors.print(
-        f"warning: {message}", style="yellow", markup=False, soft_wrap=True
-    )
+    warnings.showwarning = lambda message, *_, **__: _warn_once(str(message))
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no γ shows a question mark

@@ -71,6 +71,7 @@ def _show(run: "Run") -> None:
 
         metrics = run.last_metrics()
         write_report(run, run.model(), run.federation())
-        console.print(results_table(metrics, f"\n{len(run.task.names)} clients, accuracy on test rows"))
+        title = f"\n{len(run.task.names)} clients, accuracy on {run.config.data.tested_on}"
+        console.print(results_table(metrics, title))
     say(f"run       {run.path}")
     say(f"try next  {program()} export {quote(str(run.path))} --out BUNDLE")

@@ -17,11 +17,12 @@ def evaluate(run: RunFolder, as_json: AsJson = False) -> None:
     """Print the last metrics of a run."""
     from fedspm.runs import Run
 
-    metrics = Run.open(run).last_metrics()
+    opened = Run.open(run)
+    metrics = opened.last_metrics()
     if as_json:
         print(json.dumps(metrics, ensure_ascii=False))
     else:
-        show_results(metrics, f"{run}, round {metrics['round']}")
+        show_results(metrics, f"{run}, round {metrics['round']}, accuracy on {opened.config.data.tested_on}")
 
 
 @app.command()
@@ -61,11 +62,10 @@ def route(
     from fedspm.runs import Run
 
     opened = Run.open(run)
-    names, rows = read_queries(opened, files)
-    for name, reply in zip(names, answer(opened, rows), strict=True):
+    queries = read_queries(opened, files)
+    for query, reply in zip(queries, answer(opened, queries), strict=True):
         if as_json:
-            print(json.dumps({**name, **reply}, ensure_ascii=False))
+            print(json.dumps({**query.name, **reply}, ensure_ascii=False))
         else:
             sure, near = max(reply["probabilities"].values()), max(reply["posterior"].values())
-            called = name.get("image") or f"{name['file']}, row {name['row']}"
-            say(f"{called}: {reply['prediction']} ({sure:.2f}), answered by {reply['client']} ({near:.2f})")
+            say(f"{query}: {reply['prediction']} ({sure:.2f}), answered by {reply['client']} ({near:.2f})")

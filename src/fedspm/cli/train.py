@@ -180,10 +180,7 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     with console.status("writing the report"):
         report, samples = write_report(run, run.model(), federation)
     metrics = run.last_metrics()
-    rows = (
-        "validation rows, which were held out of the training rows" if config.data.validation_fraction else "test rows"
-    )
-    show_results(metrics, f"\nafter {counted(metrics['round'], 'round')}, accuracy on {rows}")
+    show_results(metrics, f"\nafter {counted(metrics['round'], 'round')}, accuracy on {config.data.tested_on}")
     say(f"report    {report}")
     if run.algorithm().routes:
         what = f"{quote(str(samples.parent))}/{samples.name}"  # which may be a pattern, and is not quoted

@@ -57,6 +57,12 @@ class Data(Strict):
             return self.name
         return self.path.stem if self.path.is_file() else self.path.name
 
+    @property
+    def tested_on(self) -> str:
+        if self.validation_fraction:
+            return "validation rows, which were held out of the training rows"
+        return "test rows"
+
     def own(self) -> Draft:
         """Somebody's own data as it was found, with everything that is wrong with it."""
         if self.path is None:
