@@ -259,7 +259,8 @@ def stacked(axes: Any, values: np.ndarray, names: Sequence[str], legend: bool = 
 
 
 def name_clients(axes: Any, names: Sequence[str]) -> None:
-    axes.set_xticks(*legible(names), rotation=45, ha="right", rotation_mode="anchor")
+    small = 6 if len(names) > SHOWN_CLIENTS / 2 else None
+    axes.set_xticks(*legible(names), rotation=45, ha="right", rotation_mode="anchor", fontsize=small)
 
 
 def legible(names: Sequence[str]) -> tuple[Sequence[int], list[str]]:
