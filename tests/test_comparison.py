@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedspm.choosing import SCORE, choice_rows
 from fedspm.comparison import Method, best, paired_difference, ranks, slowest_first, spread
 from fedspm.config import differences, resolve
 from fedspm.grid import Cell
@@ -45,6 +46,23 @@ def test_equal_means_share_a_rank_and_methods_without_the_metric_have_none():
     assert ranks(methods, "system") == {"a": 3, "b": 1, "c": 1, "d": 4}
     assert ranks(methods, "routing") == {"b": 1}
     assert best(methods, "routing").name == "b"
+
+
+def test_only_means_over_the_same_seeds_are_ranked():
+    methods = [method("a", 0.5), method("b", 0.7), method("c", 0.6)]
+    methods[1].accuracy["system"] = {1: 0.7}
+    assert ranks(methods, "system") == {"a": 2, "c": 1}
+    assert best(methods, "system").name == "c"
+
+
+def test_a_number_of_components_is_chosen_among_those_with_all_seeds():
+    found = {2: {0: -0.60, 1: -0.80}, 3: {0: -0.65}}
+    lines = {
+        count: {seed: {SCORE: score, "average_accuracy": 0.5} for seed, score in seeds.items()}
+        for count, seeds in found.items()
+    }
+    (_, mean, verdict, _), (_, _, behind, _) = choice_rows(lines)
+    assert (mean, verdict, behind) == ("-0.7000", "best", "-0.0500")
 
 
 def test_tables_mark_the_first_three_as_the_paper_does():

@@ -147,3 +147,9 @@ def test_a_bad_file(tmp_path):
     (tmp_path / "bad.toml").write_text("rounds = = 3")
     with pytest.raises(DamagedFile, match=r"bad\.toml is not valid TOML"):
         load_config(tmp_path / "bad.toml")
+
+
+@pytest.mark.parametrize("name", ["~nobody-of-this-name", "~nobody-of-this-name/data"])
+def test_the_home_of_nobody_gets_a_sentence(name):
+    with pytest.raises(FedSPMError, match=r"there is no data set '~nobody|data\.path = '~nobody.* home directory"):
+        resolve({"data": {"name": name}}).federation()

@@ -171,6 +171,18 @@ def test_rows_stand_beside_those_with_the_same_seeds(tmp_path):
     assert "-11.00 ± 2.48" in over_seeds  # differences of 10, 11 and 12 points: t(0.975, 2) = 4.303, / √3
 
 
+def test_where_a_published_data_set_lies_makes_no_difference(tmp_path):
+    plan, elsewhere = load_plan("table1"), Narrowed([0], ["fedavg"], settings={"data": {"path": "/elsewhere"}})
+    here = plan_cells(plan, Narrowed([0], ["fedavg", "ditto"]), tmp_path)
+    there = plan_cells(plan, elsewhere, tmp_path)
+    records = recorded(tmp_path / "cells.jsonl", [line(cell) for cell in there])
+    assert not [said for said in reductions(plan, records) if "path" in said]
+    assert any("paper" in text for text in panel_tables(plan, records, plan.panel("fashion-mnist")))
+    records.refuse_other_data(here)
+    assert there[0] in records
+    assert [cell in records for cell in here].count(True) == len(there)
+
+
 def test_less_than_the_plan_is_marked_everywhere(tmp_path):
     plan = load_plan("components")
     wanted = Narrowed([0], ["1", "2"], rounds=5, settings={"data": {"name": "fashion-sample"}})

@@ -1,6 +1,7 @@
 """A client comes to a trained run or leaves it: the right normaliser, nothing else changed, sentences for bad input."""
 
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -308,6 +309,35 @@ def test_with_the_others_rows_gone_the_sketch_still_does(once, place, tmp_path):
     assert export(done.run, tmp_path / "bundle").clients[-1] == "east"
 
 
+@pytest.fixture
+def apart(place, tmp_path):
+    """A run with data of its own, which may go."""
+    data = shutil.copytree(place / "data", tmp_path / "data")
+    return trained_on(data, tmp_path / "run"), data
+
+
+def test_with_the_data_gone_the_sketch_still_does(apart, place, tmp_path):
+    run, data = apart
+    data.rename(tmp_path / "elsewhere")
+    with pytest.raises(FedSPMError, match="is no longer at"):
+        onboard(run, "east", place / "east.npz", tmp_path / "out", "x")
+    with pytest.warns(UserWarning, match="not evaluated: the data of .* is no longer at"):
+        done = onboard(run, "east", place / "east.npz", tmp_path / "out", "x", by_sketch=True)
+    assert done.run.task.names[-1] == "east"
+    with pytest.warns(UserWarning, match="not evaluated"):
+        assert remove(run, "west", tmp_path / "less", "x").task.names == ("north", "south")
+
+
+def test_who_left_may_take_the_rows_along(apart, tmp_path):
+    run, data = apart
+    less = remove(run, "west", tmp_path / "less", "x")
+    before = less.federation()
+    (data / "west.npz").unlink()
+    assert less.federation().fingerprint == before.fingerprint
+    with pytest.raises(FedSPMError, match="there is no client 'west'"):  # of one that begins, it is a slip
+        less.config.federation()
+
+
 # -- forms of one client's rows ----------------------------------------------------------------------------------------
 
 
@@ -318,12 +348,16 @@ def test_a_table_without_a_client_column_and_in_another_order(tmp_path):
     like = Likeness((2,), np.array(["ill", "well"]), ("a", "b"))
     lines = ["b,a,label", *(f"{j},{-j},{'ill' if j % 2 else 'well'}" for j in range(10))]
     (tmp_path / "rows.csv").write_text("\n".join(lines))
+    shutil.copy(tmp_path / "rows.csv", tmp_path / "without.csv")
     train, test = read_newcomer(tmp_path / "rows.csv", "new", like, Reading(), 0.3, 0)
     assert (len(train), len(test)) == (7, 3)
     assert torch.equal(train.x[:, 0], -train.x[:, 1])
     (tmp_path / "rows.csv").write_text("\n".join(["client,a,b,label", "x,1,2,ill", "y,3,4,well"]))
     with pytest.raises(FedSPMError, match="holds the clients x, y, and none is called 'new'"):
         read_newcomer(tmp_path / "rows.csv", "new", like, Reading(), 0.3, 0)
+    said = Reading(client_column="hospital", label_column="label", ignore=("patient",))  # of the others' table
+    again = read_newcomer(tmp_path / "without.csv", "new", like, said, 0.3, 0)
+    assert torch.equal(again[0].x, train.x)
     (tmp_path / "rows.csv").write_text("\n".join(["a,label", "1,ill", "2,well"]))
     with pytest.raises(FedSPMError, match="no column 'b'"):
         read_newcomer(tmp_path / "rows.csv", "new", like, Reading(), 0.3, 0)

@@ -5,7 +5,9 @@ import shutil
 
 import numpy as np
 import pytest
+import torch
 
+from fedspm import FederatedClassifier
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.config import resolve
 from fedspm.errors import DamagedFile, FedSPMError
@@ -168,3 +170,29 @@ def test_a_run_without_a_row_to_evaluate_on_does_not_begin(archives, tmp_path):
     with pytest.raises(FedSPMError, match=r"no client has a row to evaluate on; set a larger data\.test_fraction"):
         Run.begin(tmp_path / "run", config, "test")
     assert not (tmp_path / "run").exists()
+
+
+def stopped(archives, out, algorithm, after, **settings):
+    config = resolve({**SMALL, "algorithm": algorithm, "data": {"name": str(archives)}} | settings)
+    run, federation = Run.begin(out, config, "test")
+    train(config, federation, run.algorithm(), run, Watcher(after))
+    return run
+
+
+@pytest.mark.parametrize("algorithm", ["fedbabu", "fedavg-ft", "cluster-fl"])
+def test_a_run_that_stops_between_evaluations_is_as_personal_as_one_that_ends_there(archives, tmp_path, algorithm):
+    early = stopped(archives, tmp_path / "early", algorithm, 3, horizon=4)
+    ended = stopped(archives, tmp_path / "ended", algorithm, None, rounds=3, horizon=4)
+    for one, other in zip(early.model().privates, ended.model().privates, strict=True):
+        assert one.keys() == other.keys()
+        assert all(torch.equal(one[name], other[name]) for name in one)
+
+
+def test_a_stop_in_the_last_round_stops_nothing(archives, tmp_path):
+    assert stopped(archives, tmp_path / "run", "fedspm", 4).has_sketch()
+
+
+def test_a_model_of_an_unfinished_run_is_saved_as_unfinished(archives, tmp_path):
+    run = stopped(archives, tmp_path / "run", "fedspm", 3)
+    FederatedClassifier.load(run.path).save(tmp_path / "copy")
+    assert Run.open(tmp_path / "copy").last_round() == 3

@@ -43,9 +43,11 @@ def scores(lines: Mapping[int, Mapping[int, Mapping[str, Any]]], metric: str) ->
 
 
 def choice_rows(lines: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> list[list[str]]:
-    """Means over seeds, and how far behind the best, paired by seed with its 95 % interval."""
+    """Means over seeds, and how far behind the best, paired by seed with its 95 % interval. A seed is other data, so
+    the best is sought among those that have all seeds."""
     found, accuracy = scores(lines, SCORE), scores(lines, "average_accuracy")
-    top = max(found, key=lambda count: spread(found[count])[0])
+    most = max(map(len, found.values()))
+    top = max((count for count in found if len(found[count]) == most), key=lambda count: spread(found[count])[0])
     rows = []
     for count, by_seed in found.items():
         behind = paired_difference(by_seed, found[top])
@@ -67,6 +69,8 @@ def write_choice(folder: Path, cells: Sequence[Cell], command: str) -> list[list
     rows = choice_rows(lines)
     table = markdown_table(HEADINGS, rows)
     page = ["# How many components", "", f"`{command}`", "", *table, "", "![over C](components.png)", ""]
+    if missing := [f"{cell.name} seed {cell.config.seed}" for cell in cells if not cell.finished()]:
+        page += [f"Not finished: {', '.join(missing)}.", ""]
     write_atomically(folder / "components.md", "\n".join(page))
     found = {str(count): by_seed for count, by_seed in scores(lines, SCORE).items()}
     figure = over_values("components C", "held-out log-likelihood a row", {"": found})

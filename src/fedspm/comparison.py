@@ -3,6 +3,7 @@
 import hashlib
 import json
 import statistics
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -160,15 +161,16 @@ def spread(values: Seeds) -> tuple[float, float | None]:
 
 
 def ranks(methods: Sequence[Method], metric: str) -> dict[str, int]:
-    """1 for the highest mean, equal means sharing a rank; a mean over fewer seeds than others have is not ranked."""
+    """1 for the highest mean, equal means sharing a rank; a mean over fewer or other seeds is not ranked."""
     means = {method.name: spread(method.accuracy[metric])[0] for method in _complete(methods, metric)}
     return {name: 1 + sum(other > mean for other in means.values()) for name, mean in means.items()}
 
 
 def _complete(methods: Sequence[Method], metric: str) -> list[Method]:
     having = [method for method in methods if metric in method.accuracy]
-    most = max((len(method.accuracy[metric]) for method in having), default=0)
-    return [method for method in having if len(method.accuracy[metric]) == most]
+    seeds = Counter(frozenset(method.accuracy[metric]) for method in having)
+    most = max(seeds, key=lambda these: (len(these), seeds[these]), default=frozenset())
+    return [method for method in having if method.accuracy[metric].keys() == most]
 
 
 def paired_difference(these: Seeds, those: Seeds) -> tuple[float, float | None] | None:

@@ -80,8 +80,9 @@ class Config(Settings):
     shift: Shift = Shift()
     sites: Sites = Sites()
 
-    def federation(self) -> Federation:
-        """The data of this run; images are divided over clients, what comes divided is taken as it is."""
+    def federation(self, again: bool = False) -> Federation:
+        """The data of this run; images are divided over clients, what comes divided is taken as it is. `again`: of a
+        run that was, whose leavers may have taken their rows with them."""
         if self.data.name == OWN:
             loaded: Federation | Images = self.data.own().federation(self.data.test_fraction, self.seed)
         else:
@@ -90,7 +91,8 @@ class Config(Settings):
                 self._refuse_division()
         federation = loaded if isinstance(loaded, Federation) else impose(*loaded, self.heterogeneity, self.seed)
         if self.data.without:
-            federation = federation.without(self.data.without)
+            leavers = [name for name in self.data.without if not again or name in federation.names]
+            federation = federation.without(leavers)
         like = Likeness(federation.shape, federation.classes, federation.columns)
         for name in self.data.joined:
             federation = federation.with_client(name, *self.newcomer(name, like))
@@ -115,6 +117,12 @@ class Config(Settings):
     def heterogeneity(self) -> Heterogeneity:
         """How a pool of images is divided over clients and shifted."""
         return Heterogeneity(**self.data.model_dump(include={*CONSTRUCTED, "test_fraction"}), **self.shift.model_dump())
+
+    @property
+    def rows(self) -> tuple[Data, Shift]:
+        """What decides which rows are seen: wherever a published data set lies, it is the same."""
+        published = self.data.name in NAMED
+        return self.data.model_copy(update={"path": None}) if published else self.data, self.shift
 
     def value(self, key: str) -> Any:
         """The value of a dotted key."""
@@ -179,6 +187,8 @@ def changed(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
     indifferent = {"diagnose_every", "workers", "device", "engine", "keep_checkpoints", "tensorboard"}
     if one.schedule == other.schedule:  # whether it was said, or is that of the rounds
         indifferent.add("horizon")
+    if one.rows == other.rows:
+        indifferent.add("data.path")
     both = {key: (one.value(key), other.value(key)) for key, _ in fields(Config) if key not in indifferent}
     return {key: (this, that) for key, (this, that) in both.items() if this != that}
 
@@ -211,7 +221,7 @@ def _own_by_path(data: Mapping[str, Any]) -> Mapping[str, Any]:
         return data
     if not name.strip():
         raise FedSPMError("data.name is empty; give the name of a data set, or the path of your own data")
-    if "/" in name or os.sep in name or Path(name).expanduser().exists():
+    if "/" in name or os.sep in name or Path(os.path.expanduser(name)).exists():
         return {**data, "name": OWN, "path": name}
     return data
 

@@ -90,11 +90,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             for number in range(config.rounds):
                 shared = one_round(algorithm, engine, shared, number)
             model = personalised(algorithm, engine, shared)
-        self._fitted(model, config, manifest(federation, algorithm, "FederatedClassifier.fit"))
+        self._fitted(model, config, manifest(federation, algorithm, "FederatedClassifier.fit"), config.rounds)
         return self
 
-    def _fitted(self, model: Model, config: Config, manifest: dict[str, Any]) -> None:
+    def _fitted(self, model: Model, config: Config, manifest: dict[str, Any], done: int) -> None:
         self.model_ = model
+        self.rounds_done_ = done
         self.config_ = config
         self.manifest_ = manifest
         self.classes_ = np.asarray(manifest["classes"])
@@ -174,6 +175,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = list(federation.names)
         if names != self.client_names_:
             raise FedSPMError(f"the model knows the clients {self.client_names_}, this federation has {names}")
+        if (columns := self.manifest_.get("columns")) and federation.columns:
+            federation = federation.arranged(columns)
         if federation.shape != self.model_.algorithm.task.shape:
             raise FedSPMError(
                 f"rows have shape {federation.shape}, the model was trained on {self.model_.algorithm.task.shape}"
@@ -205,7 +208,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         privates = dict(zip(self.client_names_, model.privates, strict=True))
         with folder_atomically(Path(path)) as temporary:
             run = Run.create(temporary, self.config_, self.manifest_)
-            run.save(Checkpoint(self.config_.rounds, 0.0, model.shared, privates), keep=1)
+            run.save(Checkpoint(self.rounds_done_, 0.0, model.shared, privates), keep=1)
 
     @classmethod
     def load(
@@ -218,7 +221,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         plain = {name: getattr(config, name) for name in PLAIN}
         others = {role: networks.get(role, getattr(config, role).encoder) for role in ("predictor", "router")}
         estimator = cls(**plain, **others, settings=_differences(config))
-        estimator._fitted(run.model(networks), config, run.manifest)
+        estimator._fitted(run.model(networks), config, run.manifest, run.last_round() or 0)
         return estimator
 
 

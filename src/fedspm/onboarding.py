@@ -1,6 +1,8 @@
 """A client comes to a trained run or leaves it: a new run folder, in which nothing of the others has changed."""
 
-from collections.abc import Mapping
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -52,9 +54,11 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
     sketch = Sketch(**run.sketch()) if by_sketch or run.has_sketch() else None
     federation = None
     if run.has_rows or not by_sketch:
-        run.require_rows()
-        federation = config.federation()
-        require_same(run, federation.without([name]))
+        with _unless(by_sketch):
+            run.require_rows()
+            together = config.federation(again=True)
+            require_same(run, together.without([name]))
+            federation = together
     train = federation.train[-1] if federation else config.newcomer(name, _likeness(run))[0]
     if len(train) < (least := max(config.min_count, config.components)):
         raise FedSPMError(f"client {name!r} has {len(train)} training rows; to join, it needs at least {least}")
@@ -104,10 +108,24 @@ def remove(run: Run, name: str, out: Path, command: str) -> Run:
         known = Sketch(**run.sketch())
         sketch = known.without(gone).moved(among(before.shared, known.here), among(shared, known.here[kept]))
     privates = {key: private for key, private in before.privates.items() if key != name}
-    federation = run.federation().without([name]) if run.has_rows else None
+    federation = None
+    if run.has_rows:
+        with _unless(True):
+            federation = run.federation().without([name])
     counts = {key: count for key, count in _counts(algorithm).items() if key != name}
     after = Checkpoint(before.round, before.seconds, shared, privates)
     return _derived(run, out, config, counts, after, sketch, federation, command)
+
+
+@contextmanager
+def _unless(needless: bool) -> Iterator[None]:
+    """Rows that cannot be had any more are no reason to stop if nothing but the evaluation needs them."""
+    try:
+        yield
+    except FedSPMError as error:
+        if not needless:
+            raise
+        warnings.warn(f"not evaluated: {error}", stacklevel=4)
 
 
 def _opened(run: Run) -> tuple[Newcomers, Checkpoint]:

@@ -287,7 +287,7 @@ class Run:
     def federation(self) -> Federation:
         """The federation of this run, built again from its configuration and checked to be the same."""
         self.require_rows()
-        federation = self.config.federation()
+        federation = self.config.federation(again=True)
         require_same(self, federation)
         return federation
 

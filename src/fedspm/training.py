@@ -3,7 +3,7 @@
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from typing import Any, Protocol, TypeVar, runtime_checkable
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
 import torch
 
@@ -19,6 +19,9 @@ from fedspm.evaluation import Model, evaluate, from_counts
 from fedspm.mixture.newcomer import Newcomers
 from fedspm.privacy import spent
 from fedspm.runs import Run
+
+if TYPE_CHECKING:
+    from fedspm.likelihood.diagnostics import Diagnosis
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -190,12 +193,7 @@ def train_on(
         if federation is None and done < config.rounds:
             run.repeat(done)  # sites may have answered a part of the round that was interrupted
     _privacy(algorithm, shared, done, run)  # a missing accountant is better found now
-    diagnosis = None
-    if config.diagnose_every and federation:
-        from fedspm.likelihood.diagnostics import Diagnosis  # SciPy is slow to import
-
-        parts = [engine.send({"x": part.x, "y": part.y}) for part in federation.train]
-        diagnosis = Diagnosis(algorithm, [(part["x"], part["y"]) for part in parts], engine.map)
+    diagnosis = _diagnosis(algorithm, engine, federation) if config.diagnose_every and federation else None
     clock = Clock(seconds, done)
     while done < config.rounds:
         before = None
@@ -217,14 +215,23 @@ def train_on(
             run.record(metrics)
             watcher.evaluated(metrics)
             clock.start()
+        if stop and not due and federation:
+            personalise(algorithm, engine, shared)  # whoever loads the checkpoint finds nothing stale in it
         if due or stop or federation is None:
             run.save(Checkpoint(done, clock.seconds(), shared, engine.private_states()), config.keep_checkpoints)
-        if stop:
+        if stop and not last:
             return done
     keep_sketch(algorithm, engine, shared, run, done)
     if checkpoint is not None and checkpoint.round == done:
         evaluate_again(algorithm, engine, federation, run, checkpoint)
     return done
+
+
+def _diagnosis(algorithm: Algorithm, engine: Engine, federation: Federation) -> "Diagnosis":
+    from fedspm.likelihood.diagnostics import Diagnosis  # SciPy is slow to import
+
+    parts = [engine.send({"x": part.x, "y": part.y}) for part in federation.train]
+    return Diagnosis(algorithm, [(part["x"], part["y"]) for part in parts], engine.map)
 
 
 def evaluate_again(

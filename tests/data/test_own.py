@@ -284,6 +284,7 @@ def test_what_is_wrong_with_a_table(tmp_path, header, change, how, sentence):
         (b"site,target,age\n", "has no rows"),
         (b"site,target,age\nnorth,1\n", "row 1 has 2 cells, the header names 3 columns"),
         ("site,target,age\nS\xfcd,1,2\n".encode("latin-1"), "not UTF-8"),
+        (b"site,target,age\n" + b"north,1,2\n" * 2000 + b"S\xfcd,1,2\n", "not UTF-8"),  # beyond what is read at first
         (b'site,target,age\n"north,1,2\n', "not a CSV file"),
         (b"site,target,age\na,x,1\na,x,2\nb,x,3\nb,x,4\n", "one class only"),
     ],

@@ -6,7 +6,7 @@ import torch
 
 from fedspm.engines.rows import SiteRows, load_rows, save_rows
 from fedspm.engines.site import SiteConfig
-from fedspm.errors import DamagedFile
+from fedspm.errors import DamagedFile, FedSPMError
 
 Y = np.arange(4) % 2
 
@@ -41,3 +41,9 @@ def test_a_path_with_a_colon_is_a_path(tmp_path):
     assert len(load_rows(SiteConfig.read(folder / "site.toml").rows).train) == 4
     with pytest.raises(DamagedFile, match="rows = 'nowhere:rows' cannot be loaded"):
         load_rows("nowhere:rows")
+
+
+def test_a_site_file_in_another_encoding_gets_a_sentence(tmp_path):
+    (tmp_path / "site.toml").write_bytes('name = "Zürich"\nrows = "rows.safetensors"\n'.encode("latin-1"))
+    with pytest.raises(FedSPMError, match=r"site\.toml cannot be read"):
+        SiteConfig.read(tmp_path / "site.toml")

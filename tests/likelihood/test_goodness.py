@@ -66,5 +66,18 @@ def test_samples_that_are_mostly_drawn_apart_are_refused():
     fit = fit_drm([np.array([0.0, 1.0, 2.1]), np.array([2.0, 3.0, 4.0])], line)
     with pytest.raises(FedSPMError, match=r"draws from the fitted model could not be fitted .* too small, or too far"):
         goodness_of_fit(fit, draws=19)
-    with pytest.raises(FedSPMError, match="draws = 0: at least one is needed"):
-        goodness_of_fit(fit, draws=0)
+
+
+def test_a_model_that_cannot_be_wrong_is_not_refused():
+    random = np.random.default_rng(39)
+    samples = [(random.random(40) < share).astype(float) for share in (0.4, 0.6)]
+    found = goodness_of_fit(fit_drm(samples, line), draws=19)
+    assert found.statistic < 1e-12
+    assert found.p_value == 1
+
+
+@pytest.mark.parametrize(("how", "sentence"), [({"seed": -1}, "seed = -1"), ({"draws": 0}, "draws = 0")])
+def test_what_to_draw_is_a_whole_number(how, sentence):
+    fit = fit_drm([np.arange(5.0), np.arange(1.0, 7.0)], line)
+    with pytest.raises(FedSPMError, match=f"{sentence} must be a whole number from"):
+        goodness_of_fit(fit, **how)

@@ -1,6 +1,7 @@
 """Folders of a bundle: their names, and that tensors are never served under the card of others."""
 
 import asyncio
+import json
 import logging
 import shutil
 
@@ -59,6 +60,24 @@ def test_another_card_of_the_same_tensors_is_taken_up(newer, tmp_path):
     (folder / "router.json").write_text(card.model_dump_json())
     asyncio.run(current.look())
     assert current.model.card == card
+
+
+def test_a_bundle_that_cannot_be_built_here_is_not_taken_up(served, newer, tmp_path, caplog):
+    folder = shutil.copytree(served[2] / "router", tmp_path / "router")
+    current = Current(folder, load_router)
+    old = current.model
+    shutil.copy(newer / "router" / "router.safetensors", folder)
+    card = json.loads((newer / "router" / "router.json").read_text())
+    card["settings"]["router"]["encoder"] = "nowhere:network"
+    (folder / "router.json").write_text(json.dumps(card))
+    with caplog.at_level(logging.WARNING, "fedspm.serve"):
+        for _ in range(3):
+            asyncio.run(current.look())
+    assert [record.message.partition(":")[0] for record in caplog.records] == ["the new bundle is not used"]
+    assert current.model is old
+    shutil.copy(newer / "router" / "router.json", folder)
+    asyncio.run(current.look())
+    assert current.model.card.version == load_router(newer / "router").card.version
 
 
 def test_tensors_of_another_export_are_refused(served, newer, tmp_path):

@@ -3,6 +3,7 @@
 import asyncio
 import json
 import logging
+import time
 
 import numpy as np
 import pytest
@@ -11,8 +12,8 @@ import torch
 from fedspm.errors import FedSPMError
 from fedspm.runs import Run
 from fedspm.serve import dispatch
-from fedspm.serve.bundle import pack
-from fedspm.serve.dispatch import Question, RemoteNode
+from fedspm.serve.bundle import Sight, pack, unpack
+from fedspm.serve.dispatch import Dispatcher, Question, RemoteNode
 from fedspm.serve.export import export
 from fedspm.serve.node import node_app
 from fedspm.serve.router import Router
@@ -47,6 +48,49 @@ def test_a_node_that_answers_another_number_of_rows_has_failed(answered):
     node = north((200, pack({"probabilities": torch.full((answered, 4), 0.25)})))
     assert asyncio.run(node.ask(THREE_ROWS, 1.0)) is None
     assert node.trouble == "the node answered something else than the probabilities of these rows"
+
+
+class Slow:
+    """A node that takes its time, and answers as many rows as it was asked."""
+
+    def __init__(self, seconds):
+        self.seconds, self.sizes = seconds, []
+
+    async def send(self, method, url, patience, content=b"", headers=None):
+        await asyncio.sleep(self.seconds)
+        self.sizes.append(len(unpack(content)["x"]))
+        return 200, pack({"probabilities": torch.full((self.sizes[-1], 4), 0.25)})
+
+    async def close(self): ...
+
+
+def test_a_query_in_a_hurry_takes_no_node_away_from_others():
+    node = RemoteNode("north", "http://north", Slow(0.2), 1.0)
+
+    async def act():
+        return await asyncio.gather(node.ask(THREE_ROWS, 1.0), node.ask(THREE_ROWS, 0.05))
+
+    patient, hurried = asyncio.run(act())
+    assert patient.shape == (3, 4)
+    assert hurried is None
+    assert node.up
+
+
+def test_a_node_that_is_silent_for_as_long_as_it_may_be_is_down():
+    node = RemoteNode("north", "http://north", Slow(5), 0.2)
+    assert asyncio.run(node.ask(THREE_ROWS, 0.19)) is None
+    assert not node.up
+    assert node.trouble == "no answer within 0.19 seconds"
+
+
+def test_many_rows_for_one_client_go_in_pieces_that_a_node_takes():
+    slow = Slow(0)
+    x = torch.zeros(600, 2)
+    sight = Sight({"router": torch.zeros(600, 1, 2)}, torch.ones(600, 1), torch.ones(600, 1, 1), None)
+    nodes = Dispatcher([RemoteNode("north", "http://north", slow, 1.0)])
+    found = asyncio.run(nodes.best("1", x, sight, time.monotonic() + 5))
+    assert found.probabilities.shape == (600, 4)
+    assert slow.sizes == [256, 256, 88]
 
 
 @pytest.mark.parametrize(

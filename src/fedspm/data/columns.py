@@ -54,13 +54,16 @@ def read_blocks(draft: Draft, blocks: Sequence[Block], how: Reading) -> Draft:
 def _roles(draft: Draft, block: Block, how: Reading) -> tuple[dict[str, str], list[str]]:
     """Role → column, and what is left as features; several columns that fit are a problem, not a guess."""
     names = [name for name in block.columns if name not in how.ignore]
-    for unknown in [name for name in how.ignore if name not in block.columns]:
+    newcomer = how.client is not None  # whose table need not have all that those of the others have
+    for unknown in [name for name in how.ignore if name not in block.columns and not newcomer]:
         draft.problems.append(f"{block.where} has no column {unknown!r} to ignore; {_known(block, unknown)}")
     given = {"client": block.client, "split": block.split}
     roles: dict[str, str] = {}
     for role, usual in USUAL.items():
         wanted = getattr(how, f"{role}_column")
         fitting = [name for name in names if name.lower() in usual]
+        if newcomer and role == "client" and wanted not in block.columns:
+            wanted = None
         if wanted is not None and wanted not in block.columns:
             draft.problems.append(f"{block.where} has no {role} column {wanted!r}; {_known(block, wanted)}")
         elif wanted is not None:

@@ -4,7 +4,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -250,6 +250,16 @@ class Federation:
         test_parts = self.test and tuple(self.test[i] for i in kept)
         left = tuple(self.names[i] for i in kept)
         return Federation(left, self.classes, train_parts, test_parts, truth, self.columns)
+
+    def arranged(self, columns: Sequence[str]) -> "Federation":
+        """The same rows, with the features in the order of these names."""
+        known = self.columns or ()
+        if missing := [name for name in columns if name not in known]:
+            raise FedSPMError(f"there is no column {missing[0]!r}; there are {', '.join(known[:12])}")
+        order = [known.index(name) for name in columns]
+        train = tuple(Part(part.x[:, order], part.y) for part in self.train)
+        test = self.test and tuple(Part(part.x[:, order], part.y) for part in self.test)
+        return replace(self, train=train, test=test, columns=tuple(columns))
 
     def with_client(self, name: str, train: Part, test: Part) -> "Federation":
         """One more client, the last in order; the true components of a newcomer are not known."""

@@ -79,9 +79,12 @@ class Data(Strict):
     @classmethod
     def _absolute(cls, path: Path | dict[str, Path] | None) -> Path | dict[str, Path] | None:
         """So that a run can be resumed from another folder."""
-        if isinstance(path, dict):
-            return {name: each.expanduser().resolve() for name, each in path.items()}
-        return path and path.expanduser().resolve()
+        try:
+            if isinstance(path, dict):
+                return {name: each.expanduser().resolve() for name, each in path.items()}
+            return path and path.expanduser().resolve()
+        except RuntimeError as error:
+            raise ValueError(f"{error} Is the name behind ~ right?") from error
 
 
 class Shift(Strict):

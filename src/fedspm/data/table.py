@@ -73,11 +73,12 @@ def _csv(path: Path) -> dict[str, Column]:
         file.seek(0)
         delimiter = max(",;\t", key=first.count)
         try:
-            header, *rows = [row for row in csv.reader(file, delimiter=delimiter, strict=True) if row]
+            found = [row for row in csv.reader(file, delimiter=delimiter, strict=True) if row]
         except csv.Error as error:
             raise DamagedFile(f"{path} is not a CSV file: {error}") from error
-        except ValueError as error:
-            raise FedSPMError(f"{path} is empty; expected a line with the names of the columns") from error
+    if not found:
+        raise FedSPMError(f"{path} is empty; expected a line with the names of the columns")
+    header, *rows = found
     if delimiter == ";":  # where people write 1,5 for one and a half
         rows = [[re.sub(r"^\s*(-?\d*),(\d+)\s*$", r"\1.\2", cell) for cell in row] for row in rows]
     names = [name.strip() for name in header]

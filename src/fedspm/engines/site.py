@@ -56,7 +56,7 @@ class SiteConfig(Strict):
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8-sig"))
             config = cls.model_validate(values)
-        except (OSError, tomllib.TOMLDecodeError) as error:
+        except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
             raise FedSPMError(f"{path} cannot be read: {error}") from error
         except ValidationError as error:
             raise FedSPMError(f"{path}: {problem(error, cls)}") from error

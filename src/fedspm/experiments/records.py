@@ -90,7 +90,7 @@ class Records:
         known = {(panel, seed): (row, recorded(line["settings"])) for (panel, row, seed), line in self.lines.items()}
         for cell in cells:
             row, config = known.get((cell.panel, cell.config.seed), (cell.row, cell.config))
-            if (config.data, config.shift) != (cell.config.data, cell.config.shift):
+            if config.rows != cell.config.rows:
                 raise FedSPMError(
                     f"{self.path} has {cell.panel} {row} seed {cell.config.seed} on other data than {cell.row} would "
                     f"see ({'; '.join(differences(config, cell.config))}); give another --out"

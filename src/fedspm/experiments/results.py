@@ -171,7 +171,7 @@ def panel_tables(plan: Plan, records: Records, panel: Panel) -> list[str]:
     text = []
     wanted = resolve(plan.settings, panel.settings)
     given = [recorded(line["settings"]) for line in records.of_panel(panel.name, plan)]
-    if any((each.data, each.shift) != (wanted.data, wanted.shift) for each in given):
+    if any(each.rows != wanted.rows for each in given):
         panel = panel.model_copy(update={"paper": {}})  # its numbers are for other data
     for lines in same_seeds(records.of_panel(panel.name, plan)):
         methods, seeds = _titled(plan, lines), _seeds_of(lines)

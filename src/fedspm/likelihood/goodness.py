@@ -15,6 +15,7 @@ from fedspm.errors import FedSPMError
 from fedspm.likelihood.drm import DensityRatioFit, fit_drm
 
 Array = np.ndarray
+ROUNDING = 1e-9  # of the statistic: a model with a parameter for every value is never farther off
 UNFITTED = 0.1  # of the draws at most: without those that are separated the others are a biased choice
 
 
@@ -28,8 +29,9 @@ class GoodnessOfFit(NamedTuple):
 
 def goodness_of_fit(fit: DensityRatioFit, draws: int = 199, seed: int = 0) -> GoodnessOfFit:
     """The p-value is at least 1/(draws + 1); it takes `draws` fits."""
-    if draws < 1:
-        raise FedSPMError(f"draws = {draws}: at least one is needed")
+    for name, value, least in (("draws", draws, 1), ("seed", seed, 0)):
+        if not isinstance(value, int | np.integer) or value < least:
+            raise FedSPMError(f"{name} = {value} must be a whole number from {least}")
     random, drawn = np.random.default_rng(seed), []
     distances = _distances(fit)
     probabilities = [fit.probabilities(i) for i in range(len(fit.counts))]
@@ -46,7 +48,7 @@ def goodness_of_fit(fit: DensityRatioFit, draws: int = 199, seed: int = 0) -> Go
         )
     statistic = distances.max()
     sample, coordinate = np.unravel_index(distances.argmax(), distances.shape)
-    beyond = int((np.array(drawn) >= statistic).sum())
+    beyond = int((np.array(drawn) >= statistic - ROUNDING).sum())
     return GoodnessOfFit(float(statistic), (1 + beyond) / (1 + len(drawn)), len(drawn), int(sample), int(coordinate))
 
 

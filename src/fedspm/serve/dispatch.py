@@ -28,6 +28,7 @@ from fedspm.serve.transport import NodeFailed, Transport
 PROBE_EVERY = 2.0  # seconds between two looks at a node; queries themselves show sooner that one is gone
 PROBE_DOWN_EVERY = 0.25
 PROBE_PATIENCE = 2.0
+HURRIED = 0.75  # of the time that a node is given: who waited less and in vain has not seen it fail
 TRIED = -1.0  # in the place of a posterior: this client has failed for this row
 LONGEST_REASON = 200  # characters of what a node says that go on to the log
 LIGHTEST = 1e-3  # a client with less of the posterior is not asked for a blend
@@ -68,7 +69,8 @@ class RemoteNode:
         except NodeFailed as error:
             self._down(str(error))
         except TimeoutError:
-            self._down(f"no answer within {patience:.2f} seconds")
+            if patience > HURRIED * self._patience:  # a query that had little time left says nothing about the node
+                self._down(f"no answer within {patience:.2f} seconds")
         return None
 
     async def _post(self, questions: list[Question]) -> list[np.ndarray]:
@@ -202,7 +204,11 @@ class Dispatcher:
     async def _ask(
         self, client: int, rows: Rows, version: str, x: Tensor, sight: Sight, patience: float
     ) -> np.ndarray | None:
-        return await self.nodes[client].ask(Question(version, x, sight.features, rows), patience)
+        """In pieces that a node takes."""
+        pieces = [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
+        asked = [self.nodes[client].ask(Question(version, x, sight.features, piece), patience) for piece in pieces]
+        answers = [answer for answer in await asyncio.gather(*asked) if answer is not None]
+        return np.concatenate(answers) if len(answers) == len(pieces) else None
 
     def _next(self, untried: Float[np.ndarray, "n m"], left: float) -> Int[np.ndarray, " n"]:
         """The likeliest client that was not tried: one that is up, or else one that may have come back."""

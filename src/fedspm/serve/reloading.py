@@ -46,9 +46,9 @@ class Current(Generic[Model]):
     async def look(self, ready: Callable[[Model], Awaitable[bool]] = at_once) -> None:
         if (stamp := self._stamped()) not in (None, self._stamp):
             try:
-                self._coming = await asyncio.to_thread(self._load, self._folder)
-                _ = self._coming.algorithm  # built now, not by the first query
-                self._stamp, self._trouble = stamp, ""
+                coming = await asyncio.to_thread(self._load, self._folder)
+                _ = coming.algorithm  # built now, not by the first query
+                self._coming, self._stamp, self._trouble = coming, stamp, ""
             except (FedSPMError, OSError) as error:  # half copied, perhaps: the old one serves on, and we look again
                 if str(error) != self._trouble:  # a large file takes many looks to arrive
                     log.warning("the new bundle is not used: %s", error)
