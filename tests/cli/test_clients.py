@@ -49,7 +49,7 @@ def test_a_run_given_as_the_folder_one_is_in(place):
 def test_what_is_odd_about_a_client_is_said_once(place):
     x, _ = toy_rows(60, 4.0, False, seed=2)
     np.savez(place / "alike.npz", x=x, y=["ill"] * 60)
-    done = fedspm("onboard", "run", "--name", "east", "--data", "alike.npz", cwd=place)
+    done = fedspm("onboard", "run", "--name", "east", "--data", "alike.npz", "--out", "alike", cwd=place)
     assert done.stderr.count("client 'east' has one class only (ill)") == 1
 
 

@@ -46,7 +46,7 @@ def test_the_coordinate_that_does_not_fit_is_named():
 def test_where_the_model_holds_p_values_are_spread_evenly():
     random = np.random.default_rng(2)
     found = []
-    for repetition in range(60):
+    for repetition in range(200):
         fit = fit_drm([random.normal(0, 1, 50), random.normal(0.7, 1, 40)], line)
         found.append(goodness_of_fit(fit, draws=19, seed=repetition).p_value)
     assert 0.4 < np.mean(found) < 0.6
