@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from fedspm.algorithms import algorithm_named
-from fedspm.comparison import numbers, paired_difference, spread
+from fedspm.comparison import numbers, paired_difference, spread, with_most_seeds
 from fedspm.config import resolve
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
@@ -43,11 +43,9 @@ def scores(lines: Mapping[int, Mapping[int, Mapping[str, Any]]], metric: str) ->
 
 
 def choice_rows(lines: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> list[list[str]]:
-    """Means over seeds, and how far behind the best, paired by seed with its 95 % interval. A seed is other data, so
-    the best is sought among those that have all seeds."""
+    """Means over seeds, and how far behind the best, paired by seed with its 95 % interval."""
     found, accuracy = scores(lines, SCORE), scores(lines, "average_accuracy")
-    most = max(map(len, found.values()))
-    top = max((count for count in found if len(found[count]) == most), key=lambda count: spread(found[count])[0])
+    top = max(with_most_seeds(found), key=lambda count: spread(found[count])[0])
     rows = []
     for count, by_seed in found.items():
         behind = paired_difference(by_seed, found[top])
@@ -61,15 +59,18 @@ def choice_rows(lines: Mapping[int, Mapping[int, Mapping[str, Any]]]) -> list[li
 def write_choice(folder: Path, cells: Sequence[Cell], command: str) -> list[list[str]]:
     """components.md, components.svg and components.png of all cells that are finished; returns the table's rows."""
     lines: dict[int, dict[int, dict[str, Any]]] = {}
+    missing = []
     for cell in sorted(cells, key=lambda cell: cell.config.components):
-        if cell.finished():
+        if not cell.finished():
+            missing.append(cell.name)
+        else:
             lines.setdefault(cell.config.components, {})[cell.config.seed] = Run.open(cell.folder).last_metrics()
     if not lines:
         return []
     rows = choice_rows(lines)
     table = markdown_table(HEADINGS, rows)
     page = ["# How many components", "", f"`{command}`", "", *table, "", "![over C](components.png)", ""]
-    if missing := [f"{cell.name} seed {cell.config.seed}" for cell in cells if not cell.finished()]:
+    if missing:
         page += [f"Not finished: {', '.join(missing)}.", ""]
     write_atomically(folder / "components.md", "\n".join(page))
     found = {str(count): by_seed for count, by_seed in scores(lines, SCORE).items()}

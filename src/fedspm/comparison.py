@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from scipy.stats import t as student
 
@@ -20,6 +20,7 @@ from fedspm.runs import Run
 ACCURACIES = {"system": "system_accuracy", "average": "average_accuracy", "routing": "routing_accuracy"}
 CONFIDENCE = 0.95
 Seeds = Mapping[int, float]  # a figure for every seed
+Name = TypeVar("Name", str, int)
 
 
 @dataclass(frozen=True)
@@ -167,10 +168,17 @@ def ranks(methods: Sequence[Method], metric: str) -> dict[str, int]:
 
 
 def _complete(methods: Sequence[Method], metric: str) -> list[Method]:
-    having = [method for method in methods if metric in method.accuracy]
-    seeds = Counter(frozenset(method.accuracy[metric]) for method in having)
+    complete = with_most_seeds(
+        {method.name: method.accuracy[metric] for method in methods if metric in method.accuracy}
+    )
+    return [method for method in methods if method.name in complete]
+
+
+def with_most_seeds(values: Mapping[Name, Seeds]) -> list[Name]:
+    """Whose means can be compared: a seed is other data, so only those over the same seeds, as many as there are."""
+    seeds = Counter(frozenset(by_seed) for by_seed in values.values())
     most = max(seeds, key=lambda these: (len(these), seeds[these]), default=frozenset())
-    return [method for method in having if method.accuracy[metric].keys() == most]
+    return [name for name, by_seed in values.items() if by_seed.keys() == most]
 
 
 def paired_difference(these: Seeds, those: Seeds) -> tuple[float, float | None] | None:

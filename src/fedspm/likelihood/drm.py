@@ -103,7 +103,12 @@ class DensityRatioFit:
 
     def probabilities(self, sample: int) -> Array:
         """What P_i gives to every pooled row: it borrows strength from all samples."""
-        return np.asarray(np.exp(self.log_ratios[:, self._sample(sample)] - self.log_mixture) / len(self.pooled))
+        return np.asarray(self.all_probabilities[:, self._sample(sample)])
+
+    @cached_property
+    def all_probabilities(self) -> Array:
+        """The same for every sample, (n, m)."""
+        return np.asarray(np.exp(self.log_ratios - self.log_mixture[:, None]) / len(self.pooled))
 
     def cdf(self, sample: int, points: Any) -> Array:
         """F_i at some points, for samples of scalars."""
@@ -191,8 +196,7 @@ class DensityRatioFit:
 
     @cached_property
     def _influence(self) -> Influence:
-        probabilities = np.stack([self.probabilities(i) for i in range(len(self.counts))], axis=1)
-        return Influence(self.whitening.rows, probabilities, self.counts, self._others)
+        return Influence(self.whitening.rows, self.all_probabilities, self.counts, self._others)
 
     @property
     def _others(self) -> list[int]:

@@ -34,9 +34,9 @@ def goodness_of_fit(fit: DensityRatioFit, draws: int = 199, seed: int = 0) -> Go
             raise FedSPMError(f"{name} = {value} must be a whole number from {least}")
     random, drawn = np.random.default_rng(seed), []
     distances = _distances(fit)
-    probabilities = [fit.probabilities(i) for i in range(len(fit.counts))]
+    shares = fit.all_probabilities / fit.all_probabilities.sum(0)
     for _ in range(draws):
-        rows = [random.choice(len(p), count, p=p / p.sum()) for p, count in zip(probabilities, fit.counts, strict=True)]
+        rows = [random.choice(len(p), count, p=p) for p, count in zip(shares.T, fit.counts, strict=True)]
         try:
             drawn.append(_distances(fit_drm([fit.pooled[j] for j in rows], fit.basis)).max())
         except FedSPMError as error:
@@ -56,7 +56,7 @@ def _distances(fit: DensityRatioFit) -> Array:
     """√n_i sup_t |F̂_ik(t) − F̃_ik(t)|, (m, k)"""
     sizes = np.array(fit.counts)
     own = np.repeat(np.diag(1 / sizes), sizes, axis=0)  # mass of every row in its own sample, (n, m)
-    excess = np.stack([fit.probabilities(i) for i in range(len(sizes))], axis=1) - own
+    excess = fit.all_probabilities - own
     found = []
     for values in fit.pooled.reshape(len(excess), -1).T:
         order = np.argsort(values, kind="stable")
