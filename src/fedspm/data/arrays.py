@@ -50,10 +50,15 @@ def in_order(x: Any, columns: Sequence[str] | None, where: str = "x") -> Any:
     found = named_columns(x)
     if columns is None or found is None or found == tuple(columns):
         return x
-    original = dict(zip(found, x.columns, strict=True))
-    if missing := [name for name in columns if name not in original]:
-        raise FedSPMError(f"{where}: there is no column {missing[0]!r}; there are {', '.join(found[:12])}")
-    return x[[original[name] for name in columns]]
+    return x[[x.columns[place] for place in places(columns, found, where)]]
+
+
+def places(columns: Sequence[str], found: Sequence[str], where: str) -> list[int]:
+    """Where these columns are among those found."""
+    if missing := [name for name in columns if name not in found]:
+        known = ", ".join(found[:12]) + (", …" if len(found) > 12 else "")
+        raise FedSPMError(f"{where}: there is no column {missing[0]!r}, with which was trained; there are {known}")
+    return [found.index(name) for name in columns]
 
 
 def _for_torch(array: np.ndarray) -> np.ndarray:

@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedspm.data.arrays import as_classes, as_input, as_rows, named_columns, require_finite, too_coarse
+from fedspm.data.arrays import as_classes, as_input, as_rows, named_columns, places, require_finite, too_coarse
 from fedspm.errors import FedSPMError
 from fedspm.randomness import torch_generator
 
@@ -253,10 +253,7 @@ class Federation:
 
     def arranged(self, columns: Sequence[str]) -> "Federation":
         """The same rows, with the features in the order of these names."""
-        known = self.columns or ()
-        if missing := [name for name in columns if name not in known]:
-            raise FedSPMError(f"there is no column {missing[0]!r}; there are {', '.join(known[:12])}")
-        order = [known.index(name) for name in columns]
+        order = places(columns, self.columns or (), "the federation")
         train = tuple(Part(part.x[:, order], part.y) for part in self.train)
         test = self.test and tuple(Part(part.x[:, order], part.y) for part in self.test)
         return replace(self, train=train, test=test, columns=tuple(columns))

@@ -1,11 +1,11 @@
 """The rows of one client that comes to a run: in any form of one's own data, as the other clients have theirs."""
 
-from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
 
+from fedspm.data.arrays import places
 from fedspm.data.draft import Draft, Reading, Rows
 from fedspm.data.federation import Part, encoded, split
 from fedspm.data.own import read_own
@@ -47,12 +47,5 @@ def _whose(draft: Draft, name: str) -> str:
 def _part(draft: Draft, rows: Rows, like: Likeness, where: str) -> Part:
     x, y = rows
     if like.columns and draft.columns:
-        x = x[:, _order(like.columns, draft.columns, where)]
+        x = x[:, places(like.columns, draft.columns, where)]
     return encoded((x, y), like.classes, like.shape, where)
-
-
-def _order(wanted: Sequence[str], found: Sequence[str], where: str) -> list[int]:
-    """Where the features of the others are among these columns."""
-    if lacking := [name for name in wanted if name not in found]:
-        raise FedSPMError(f"{where}: there is no column {lacking[0]!r}, which the other clients have")
-    return [found.index(name) for name in wanted]
