@@ -38,6 +38,23 @@ def test_a_folder_appears_whole_or_not_at_all(tmp_path, monkeypatch):
     assert [path.name for path in tmp_path.iterdir()] == ["round-1"]
 
 
+def test_a_folder_that_cannot_be_replaced_stays(tmp_path, monkeypatch):
+    with folder_atomically(tmp_path / "bundle") as folder:
+        (folder / "a").write_text("old")
+    replace = os.replace
+
+    def interrupted(source, target):
+        if target == tmp_path / "bundle" and (source / "a").read_text() == "new":
+            raise KeyboardInterrupt
+        replace(source, target)
+
+    monkeypatch.setattr(os, "replace", interrupted)
+    with pytest.raises(KeyboardInterrupt), folder_atomically(tmp_path / "bundle") as folder:
+        (folder / "a").write_text("new")
+    assert (tmp_path / "bundle" / "a").read_text() == "old"
+    assert list(tmp_path.iterdir()) == [tmp_path / "bundle"]
+
+
 def test_a_damaged_json_file_is_named(tmp_path):
     (tmp_path / "state.json").write_text("{")
     with pytest.raises(DamagedFile, match=r"state\.json is damaged"):

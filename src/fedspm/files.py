@@ -56,7 +56,11 @@ def folder_atomically(path: Path) -> Iterator[Path]:
             if path.exists():  # moved aside first: to delete many files takes long, and a kill may come
                 before = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
                 os.replace(path, before)
-                os.replace(temporary, path)
+                try:
+                    os.replace(temporary, path)
+                except BaseException:
+                    os.replace(before, path)
+                    raise
                 shutil.rmtree(before)
             else:
                 os.replace(temporary, path)

@@ -253,6 +253,14 @@ def test_nearly_separated_samples_converge_and_separated_ones_say_so():
     assert fit.probabilities(1).sum() == pytest.approx(1, abs=1e-9)
 
 
+def test_many_samples_far_apart_are_refused_without_a_table_of_all_pairs(monkeypatch):
+    monkeypatch.setattr("fedspm.likelihood.dual._separated", None)
+    random = np.random.default_rng(6)
+    apart = [random.normal(3 * i, 0.1, size=(200, 1)) for i in range(12)]
+    with pytest.raises(Separated):
+        fit_drm(apart, basis=lambda x: np.c_[x, x**2])
+
+
 @pytest.mark.parametrize(
     ("basis", "sentence"),
     [
