@@ -11,6 +11,9 @@ import time
 import pytest
 
 from commands import fedspm
+from fedspm.choosing import write_choice
+from fedspm.grid import Cell
+from fedspm.runs import Run
 
 GRID = "--clients 3 --components 2 --eval-every 1 --set predictor.steps=2 --set router.steps=2"
 GRID += " --set predictor.batch_size=16 --set router.batch_size=16 --set em.hold=1 --rounds 3"
@@ -157,6 +160,12 @@ def test_choosing_the_number_of_components(tmp_path):
     for line in map(json.loads, lines):
         assert line["predictive_log_likelihood"] < line["log_likelihood"] < 0
         assert f"{line['predictive_log_likelihood']:.4f}" in page
+    assert "Not finished" not in page
+    run = Run.open(out / "runs" / "c1-seed0")
+    other = run.config.model_copy(update={"components": 3})
+    cells = [Cell("C=3", other, out / "runs" / "c3-seed0"), Cell("C=1", run.config, run.path)]
+    assert len(write_choice(out, cells, "fedspm choose")) == 1
+    assert "Not finished: C=3 seed 0.\n" in (out / "components.md").read_text()
 
 
 @pytest.mark.parametrize(("algorithm", "lacks"), [("fedavg", "model of x"), ("feddrm", "components")])
