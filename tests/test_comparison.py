@@ -4,9 +4,10 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from fedspm.alike import differences
 from fedspm.choosing import SCORE, choice_rows
 from fedspm.comparison import Method, best, paired_difference, ranks, slowest_first, spread
-from fedspm.config import differences, resolve
+from fedspm.config import resolve
 from fedspm.grid import Cell
 from fedspm.tables import LATEX, MARKDOWN, accuracy_rows, difference_rows
 

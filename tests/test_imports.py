@@ -54,7 +54,8 @@ MAY_IMPORT = {
     | {"algorithms", "config", "core", "data", "deploy", "engines", "files", "manifest", "runs", "training"},
     "diagnose": LEAVES | {"core", "files", "likelihood", "pictures", "runs"},
     "queries": LEAVES | {"core", "data", "evaluation", "runs"},
-    "cell": LEAVES | {"config", "files", "report", "runs", "training"},
+    "alike": {"algorithms", "config", "core", "strict"},
+    "cell": LEAVES | {"alike", "config", "files", "report", "runs", "training"},
     "grid": LEAVES | {"cell", "config", "core", "files", "runs"},
     "grid_shown": {"grid", "runs", "terminal"},
     "comparison": LEAVES | {"algorithms", "config", "grid", "runs"},
@@ -75,7 +76,8 @@ MAY_IMPORT = {
         "training",
     },
     "experiments": LEAVES
-    | {"comparison", "config", "core", "experiments", "files", "grid", "likelihood", "pictures", "runs", "tables"},
+    | {"alike", "comparison", "config", "core", "experiments", "files", "grid", "likelihood", "pictures", "runs"}
+    | {"tables"},
     "serve": LEAVES | {"algorithms", "config", "core", "data", "evaluation", "files", "mixture", "runs", "serve"},
     "report": {"data", "data_pictures", "evaluation", "files", "pictures", "privacy", "queries", "runs"},
 }

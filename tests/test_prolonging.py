@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fedspm.algorithms import ALGORITHMS
-from fedspm.config import prolongs, resolve
+from fedspm.alike import prolongs
+from fedspm.config import resolve
 from fedspm.errors import FedSPMError
 from fedspm.grid import Cell
 from fedspm.runs import Run, manifest, task_of

@@ -11,7 +11,8 @@ import sys
 from pathlib import Path
 from typing import Any, TextIO
 
-from fedspm.config import Config, differences, prolongs, resolve
+from fedspm.alike import differences, prolongs
+from fedspm.config import Config, resolve
 from fedspm.errors import FedSPMError
 from fedspm.files import explained
 from fedspm.report import write_report

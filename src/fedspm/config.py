@@ -18,7 +18,7 @@ from fedspm.data.settings import CONSTRUCTED, DIVIDED, IN_MEMORY, OF_TABLES, OWN
 from fedspm.data.sources import NAMED, SAMPLE, Images, is_known, load_data
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.nested import merged
-from fedspm.strict import Names, Strict, fields, problem, refuse_unknown_keys
+from fedspm.strict import Names, Strict, problem, refuse_unknown_keys
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -180,27 +180,6 @@ def _made(values: Mapping[str, Any]) -> Config:
     if config.engine != "local" and config.clients_at_once > 1:
         raise FedSPMError(f"engine = {config.engine}: a site trains its own client; clients_at_once is for local")
     return config
-
-
-def changed(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:
-    """Settings that change a result and are not the same, by key."""
-    indifferent = {"diagnose_every", "workers", "device", "engine", "keep_checkpoints", "tensorboard"}
-    if one.schedule == other.schedule:  # whether it was said, or is that of the rounds
-        indifferent.add("horizon")
-    if one.rows == other.rows:
-        indifferent.add("data.path")
-    both = {key: (one.value(key), other.value(key)) for key, _ in fields(Config) if key not in indifferent}
-    return {key: (this, that) for key, (this, that) in both.items() if this != that}
-
-
-def differences(one: Config, other: Config) -> list[str]:
-    """The same as sentences: `key: this, now that`."""
-    return [f"{key}: {this}, now {that}" for key, (this, that) in changed(one, other).items()]
-
-
-def prolongs(now: Config, before: Config) -> bool:
-    """Is it the same training with more rounds of the same schedule? Then it goes on where that one ended."""
-    return before.rounds < now.rounds <= before.schedule == now.schedule and changed(before, now).keys() == {"rounds"}
 
 
 def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:

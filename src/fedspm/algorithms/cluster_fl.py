@@ -20,6 +20,7 @@ from fedspm.mixture.start import ComponentStart
 
 
 class ClusterFL(ComponentStart):
+    em = frozenset({"start", "hold"})
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
         **ComponentStart.leaves,
         "update": frozenset({"predictor", "head"}),  # of one model: the server learns which

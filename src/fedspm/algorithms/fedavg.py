@@ -18,6 +18,7 @@ from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
 
 
 class FedAvg(Algorithm):
+    em = frozenset()
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {**Algorithm.leaves, "update": frozenset({"predictor", "head"})}
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):

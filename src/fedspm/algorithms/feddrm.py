@@ -30,6 +30,7 @@ LABEL_SHARE, WEIGHT_DECAY = 0.9, 5e-4  # configs/feddrm.yaml of the authors
 class FedDRM(FedSPM):
     variants = False
     mixes = False
+    em = frozenset({"start", "server_step"})
 
     class Options(Strict):
         joint: bool = Field(False, description="one encoder, one loss and no prior, as in the authors' code")

@@ -21,6 +21,7 @@ from fedspm.mixture.routing import class_probabilities
 
 
 class FedEM(ComponentAlgorithm):
+    em = ComponentAlgorithm.em - {"server_step"}
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
         **ComponentAlgorithm.leaves,
         "maximise": frozenset({"predictor", "head"}),

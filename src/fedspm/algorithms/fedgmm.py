@@ -32,6 +32,7 @@ RIDGE = 1e-3  # added to the diagonal of every covariance, as a share of its mea
 
 class FedGMM(FedEM, DensityRatios, Servable):
     routes = True
+    em = DensityRatios.em
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
         **FedEM.leaves,
         "maximise": frozenset({"predictor", "head", "router", "tilt"}),

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Reply, Rows, Tensors
-from fedspm.core.settings import Block, Settings
+from fedspm.core.settings import EM, Block, Settings
 from fedspm.encoders import Encoder, build_encoder
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.randomness import torch_generator
@@ -75,6 +75,7 @@ class Algorithm(ABC):
     routes: ClassVar[bool] = False
     variants: ClassVar[bool] = False  # 1× and C×: `variant` in a configuration matters
     mixes: ClassVar[bool] = False  # finds components inside clients, which can be compared with the truth
+    em: ClassVar[frozenset[str]] = frozenset(EM.model_fields)  # what of `[em]` in a configuration matters
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
         "describe": frozenset({"count", "sum", "square"}),
         "evaluate": frozenset({"rows", "right", "routed"}),  # across sites; in process everything is at hand

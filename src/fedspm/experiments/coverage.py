@@ -2,7 +2,8 @@
 
 from collections.abc import Iterable, Sequence
 
-from fedspm.config import changed, recorded, resolve
+from fedspm.alike import changed
+from fedspm.config import recorded, resolve
 from fedspm.experiments.plan import Key, Plan
 from fedspm.experiments.records import Records
 

@@ -8,8 +8,9 @@ from typing import Any
 from filelock import FileLock
 from pydantic import BaseModel, Field, ValidationError
 
+from fedspm.alike import differences, prolongs
 from fedspm.comparison import record, record_lines
-from fedspm.config import Config, differences, prolongs, recorded
+from fedspm.config import Config, recorded
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.experiments.plan import Key, Plan
 from fedspm.files import write_atomically
