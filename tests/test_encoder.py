@@ -88,6 +88,75 @@ def test_later_copies_of_a_given_network_start_anew_and_that_is_said():
         build_encoder("predictor", network.requires_grad_(False), (4,), 3, copies=2, seed=0)
 
 
+class Attending(nn.Module):
+    """Attention over the features, with a position and a mask."""
+
+    def __init__(self, dropout=0.0, **kept):
+        super().__init__()
+        self.place = nn.Parameter(torch.randn(4, 8))
+        self.attention = nn.MultiheadAttention(8, 2, dropout=dropout, batch_first=True)
+        self.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1), **kept)
+        self.out = nn.Linear(8, 3)
+
+    def forward(self, x):
+        tokens = x[:, :, None] + self.place
+        return self.out(self.attention(tokens, tokens, tokens, attn_mask=self.mask, need_weights=False)[0].mean(1))
+
+
+def test_a_constant_of_a_network_is_none_of_its_tensors():
+    encoder = build_encoder("predictor", Attending(persistent=False), (4,), 3, copies=1, seed=0)
+    assert encoder.buffers == ()
+    assert "predictor.0.mask" not in encoder.initial()
+    tensors = {name: value.requires_grad_() for name, value in encoder.initial().items()}
+    answer = encoder(tensors, torch.randn(5, 4), training=True)
+    answer.sum().backward()
+    assert torch.isfinite(answer).all()
+    assert tensors["predictor.0.place"].grad is not None
+
+
+def test_a_mask_that_would_be_averaged_is_refused():
+    with pytest.raises(FedSPMError, match=r"a value that is not finite in predictor\.0\.mask, .* persistent=False"):
+        build_encoder("predictor", Attending(), (4,), 3, copies=1, seed=0)
+
+
+def test_a_complex_buffer_and_answers_in_double_precision_are_refused():
+    turning = nn.Linear(4, 3)
+    turning.register_buffer("turn", torch.polar(torch.ones(4), torch.arange(4.0)))
+    with pytest.raises(FedSPMError, match=r"complex numbers in predictor\.0\.turn"):
+        build_encoder("predictor", turning, (4,), 3, copies=1, seed=0)
+
+    class Double(nn.Linear):
+        def forward(self, x):
+            return super().forward(x).double()
+
+    with pytest.raises(FedSPMError, match=r"answers torch\.float64; it must answer torch\.float32"):
+        build_encoder("predictor", Double(4, 3), (4,), 3, copies=1, seed=0)
+
+
+def test_attention_starts_anew_and_what_cannot_is_named():
+    network = Attending(persistent=False)
+    with pytest.warns(UserWarning, match=r"start apart, except in parts without reset_parameters\(\): the whole"):
+        start = build_encoder("predictor", network, (4,), 3, copies=2, seed=0).initial()
+    assert not torch.equal(start["predictor.0.attention.in_proj_weight"], start["predictor.1.attention.in_proj_weight"])
+    assert torch.equal(start["predictor.0.place"], start["predictor.1.place"])
+
+
+@pytest.mark.parametrize(
+    ("network", "drops"),
+    [
+        (Attending(persistent=False), False),
+        (Attending(0.5, persistent=False), True),
+        (nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.0)), False),
+        (nn.Sequential(nn.Linear(4, 3), nn.Dropout(0.1)), True),
+    ],
+)
+def test_dropout_is_told_where_there_is_some(network, drops):
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        build_encoder("predictor", network, (4,), 3, copies=1, seed=0)
+    assert any("has dropout" in str(each.message) for each in caught) == drops
+
+
 @pytest.mark.parametrize("shape", [(1, 5, 5), (3, 1, 100), (1, 6, 6), (1, 7, 7), (2, 7, 40)])
 def test_auto_finds_an_encoder_for_images_of_any_extent(shape):
     for role in ("predictor", "router"):

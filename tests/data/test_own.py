@@ -1,6 +1,7 @@
 """One's own data: every form gives the federation that was meant, and hostile input gets a sentence."""
 
 import csv
+import shlex
 import sys
 
 import numpy as np
@@ -13,6 +14,7 @@ from fedspm.config import resolve
 from fedspm.data.draft import Reading, as_kind, checked_size, natural
 from fedspm.data.own import read_own
 from fedspm.errors import FedSPMError
+from fedspm.nested import parse_assignments
 
 HEADER = ["site", "age", "pressure", "target"]
 ROWS = [["nord", 30 + j, 100.5 - j, "ill" if j % 2 else "well"] for j in range(10)]
@@ -61,6 +63,24 @@ def test_a_client_column_that_was_named_is_missed_where_a_part_has_none(tmp_path
     write_csv(tmp_path / "a.csv", ROWS)
     write_csv(tmp_path / "b.csv", [row[1:] for row in ROWS], HEADER[1:])
     assert "has no column 'site'" in problems(tmp_path, client_column="site")[0]
+
+
+def test_a_client_column_that_only_some_tables_have_is_not_thrown_away(tmp_path):
+    write_csv(tmp_path / "a.csv", ROWS)
+    write_csv(tmp_path / "b.csv", [row[1:] for row in ROWS], HEADER[1:])
+    (problem,) = problems(tmp_path)
+    assert "a.csv has a client column, 'site', and " in problem
+    assert problem.endswith("b.csv has none; give every table one, or leave it out: --set data.ignore=site")
+    assert problems(tmp_path, ignore=("site",)) == []
+
+
+@pytest.mark.parametrize("name", ["Unnamed: 0", "id, visit", 'the "id"', "it's"])
+def test_what_is_said_of_a_column_can_be_typed(tmp_path, name):
+    write_csv(tmp_path / "a.csv", [(*row, "word") for row in ROWS], (*HEADER, name))
+    (problem,) = problems(tmp_path)
+    _, typed = shlex.split(problem[problem.index("--set") :])
+    ignored = resolve({"data": {"name": str(tmp_path / "a.csv")}}, parse_assignments([typed])).data.ignore
+    assert problems(tmp_path, ignore=ignored) == []
 
 
 def test_tables_that_ignore_their_client_column_are_a_client_each(tmp_path):
@@ -123,6 +143,14 @@ def test_folders_of_one_data_set_are_not_taken_for_clients(tmp_path, splits):
         for label in ("cat", "dog"):
             picture(tmp_path / split / label / "0.png")
     with pytest.raises(FedSPMError, match=r"the folders in .* parts of one data set, not clients"):
+        Federation.from_folder(tmp_path)
+
+
+def test_folders_of_one_data_set_are_not_taken_for_classes(tmp_path):
+    for client in "ab":
+        for split in ("train", "val"):
+            picture(tmp_path / client / split / "cat" / "0.png")
+    with pytest.raises(FedSPMError, match=r"the folders in .*a are called train, val: .* not classes; name them train"):
         Federation.from_folder(tmp_path)
 
 

@@ -25,8 +25,17 @@ def test_archives(tmp_path):
         parts = {"x": x[mine][:7], "y": y[mine][:7], "x_test": x[mine][7:], "y_test": y[mine][7:]}
         (tmp_path / "many").mkdir(exist_ok=True)
         np.savez_compressed(tmp_path / "many" / f"{name}.npz", **parts)
+        for form in ("split", "parts"):
+            (tmp_path / form).mkdir(exist_ok=True)
+        split = np.where(np.arange(10) < 7, "Train", "test")
+        np.savez(tmp_path / "split" / f"{name}.npz", x=x[mine], y=y[mine], split=split)
+        half = slice(0, 10) if name == "a" else slice(10, 20)
+        split = np.where(np.arange(20) < 14, b"train", b"test")
+        np.savez(tmp_path / "parts" / f"{name}.npz", x=x[half], y=y[half], client=client[half], split=split[half])
     one, many = Federation.from_table(tmp_path / "one.npz"), Federation.from_folder(tmp_path / "many")
     assert one.fingerprint == many.fingerprint
+    assert Federation.from_folder(tmp_path / "split").fingerprint == one.fingerprint
+    assert Federation.from_folder(tmp_path / "parts").fingerprint == one.fingerprint
     assert one.names == ("a", "b")
     assert one.counts == (7, 7)
 
@@ -90,6 +99,40 @@ def test_archives_are_never_unpickled(tmp_path, capsys):
     ):
         assert any(sentence in problem for problem in found), sentence
     assert "unpickled!" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("more", "sentence"),
+    [
+        ({"client": ["a", "b"] * 3, "x_test": np.ones((1, 2)), "y_test": [0]}, "x_test stands beside client or split"),
+        ({"x_test": np.ones((1, 2))}, "there is x_test and no y_test"),
+        ({"y_test": [0]}, "there is no x_test and y_test (1,)"),
+        ({"split": [0, 1] * 3}, "split holds '0'; expected 'train' and 'test'"),
+        ({"split": ["train", ""] * 3}, "split is empty in row 2"),
+        ({"split": ["train"] * 5}, "split needs one value a row of x"),
+        ({"client": ["a", "b"] * 3}, "a.npz says whose each row is (client), "),
+    ],
+)
+def test_no_array_that_matters_is_left_out_silently(tmp_path, more, sentence):
+    x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
+    np.savez(tmp_path / "a.npz", x=x, y=y, **more)
+    np.savez(tmp_path / "b.npz", x=x, y=y)
+    assert any(sentence in problem for problem in read_own(tmp_path, Reading()).problems)
+
+
+def test_arrays_without_a_role_are_mentioned(tmp_path):
+    for name in "ab":
+        np.savez(tmp_path / f"{name}.npz", x_train=np.arange(12.0).reshape(6, 2), y_train=np.arange(6) % 2, x_val=0)
+    draft = read_own(tmp_path, Reading())
+    assert draft.problems == []
+    assert draft.remarks[0].endswith("a.npz: not used: x_val")
+
+
+def test_rows_of_one_client_keep_their_split(tmp_path):
+    split = np.where(np.arange(6) < 4, "train", "test")
+    np.savez(tmp_path / "west.npz", x=np.arange(12.0).reshape(6, 2), y=np.arange(6) % 2, split=split)
+    draft = read_own(tmp_path / "west.npz", Reading(client="West"))
+    assert [len(part["west"][1]) for part in (draft.train, draft.test)] == [4, 2]
 
 
 # -- data sets in memory ---------------------------------------------------------------------------------------------

@@ -3,7 +3,7 @@
 import io
 import zipfile
 import zlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,9 +12,12 @@ from torch import Tensor
 from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.draft import Draft, Reading, text_of
 from fedspm.data.images import UNIT, Ends, bytes_as_values
-from fedspm.data.splits import refuse_splits
+from fedspm.data.splits import SPLITS, refuse_splits
 from fedspm.errors import DamagedFile, FedSPMError
 
+ONE_EACH = "a NumPy archive a client"
+TRAIN = {"x_train": "x", "y_train": "y"}
+ROLES = {"x", "y", "client", "split", "x_test", "y_test"}
 LARGEST = 1 << 36  # bytes of one array; a header that promises more is not believed
 
 
@@ -45,59 +48,88 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
 
 
 def read_archive(path: Path, how: Reading) -> Draft:
-    """One archive with the arrays x, y and client, and perhaps split: a row each."""
-    arrays = read_npz(path)
-    if how.client and "client" not in arrays:
-        return read_archives([path])
-    draft = Draft(str(path), "a NumPy archive with an array of clients")
-    if not {"x", "y", "client"} <= arrays.keys():
+    """One archive: x and y, whose each row is (client), and perhaps what it is for (split)."""
+    arrays = _by_role(read_npz(path))
+    draft = Draft(str(path), "a NumPy archive with an array of clients" if "client" in arrays else ONE_EACH)
+    if "client" not in arrays and not how.client:
         found = ", ".join(arrays) or "nothing"
         draft.problems.append(f"{path} holds {found}; expected the arrays x, y and client (and perhaps split)")
         return draft
-    x, y, client = arrays["x"], arrays["y"], arrays["client"]
-    split = arrays.get("split", np.full(len(client) if client.ndim else 0, "train"))
-    if {a.shape[:1] for a in (x, y, client, split)} != {x.shape[:1]} or {a.ndim for a in (y, client, split)} != {1}:
-        shapes = ", ".join(f"{name} {a.shape}" for name, a in arrays.items())
-        draft.problems.append(f"{path}: the arrays have shapes {shapes}; y, client and split need one value a row of x")
-    elif strange := set(np.unique(split.astype(str))) - {"train", "test"}:
-        draft.problems.append(f"{path}: split holds {sorted(strange)[0]!r}; expected 'train' and 'test'")
-    else:
-        names = [text_of(name) or "" for name in client.tolist()]
-        if "" in names:
-            draft.problems.append(f"{path}: row {names.index('') + 1} has no client")
-        draft.add(_rows(draft, x, str(path)), draft.labels(y.tolist(), str(path)), names, split.astype(str).tolist())
+    _add(draft, path, arrays)
     return draft.finish()
 
 
 def read_archives(paths: Sequence[Path]) -> Draft:
-    """An archive a client: x and y, and perhaps x_test and y_test."""
+    """An archive a client: x and y, and perhaps split, or x_test and y_test; or parts of one that has clients."""
     if len(paths) > 1:
         how = "an archive a client has x, y, x_test and y_test, one of all clients x, y, client and split"
         refuse_splits([path.stem for path in paths], f"the archives in {paths[0].parent}", how)
-    draft = Draft(str(paths[0].parent), "a NumPy archive a client")
+    draft = Draft(str(paths[0].parent), ONE_EACH)
+    found = {}
     for file in paths:
         try:
-            arrays = read_npz(file)
+            found[file] = _by_role(read_npz(file))
         except FedSPMError as error:
             draft.problems.append(str(error))
-            continue
-        arrays |= {name: arrays[f"{name}_train"] for name in "xy" if f"{name}_train" in arrays}
-        if not {"x", "y"} <= arrays.keys():
-            draft.problems.append(
-                f"{file} holds {', '.join(arrays) or 'nothing'}; expected x and y, and perhaps x_test and y_test"
-            )
-            continue
-        for part, ending in ((draft.train, ""), (draft.test, "_test")):
-            if {f"x{ending}", f"y{ending}"} <= arrays.keys():
-                x, y = arrays[f"x{ending}"], arrays[f"y{ending}"]
-                if y.ndim != 1 or x.shape[:1] != y.shape:
-                    draft.problems.append(
-                        f"{file}: x{ending} has shape {x.shape} and y{ending} {y.shape}; y needs one label a row"
-                    )
-                else:
-                    labels = draft.labels(y.tolist(), f"{file}, y{ending}")
-                    part[file.stem] = _rows(draft, x, f"{file}{ending and ', test rows'}"), labels
+    says = [file for file, arrays in found.items() if "client" in arrays]
+    if says and len(says) < len(found):
+        silent = next(file for file in found if file not in says)
+        draft.problems.append(
+            f"{says[0]} says whose each row is (client), {silent} does not; give every archive such an array, or none: "
+            "then the name of a file is that of its client"
+        )
+    elif says:
+        draft.form = "parts of a NumPy archive with an array of clients"
+    for file, arrays in found.items():
+        _add(draft, file, arrays)
     return draft.finish()
+
+
+def _by_role(arrays: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """x_train and y_train are x and y."""
+    return {TRAIN.get(name, name): array for name, array in arrays.items()}
+
+
+def _add(draft: Draft, file: Path, arrays: Mapping[str, np.ndarray]) -> None:
+    """The rows of one archive; they belong to a client of the archive's name if it does not say to whom."""
+    if problem := _wrong(arrays):
+        draft.problems.append(f"{file}{problem}")
+        return
+    if unused := [name for name in arrays if name not in ROLES]:
+        draft.remarks.append(f"{file}: not used: {', '.join(unused)}")
+    x, y = arrays["x"], arrays["y"]
+    clients = (
+        [text_of(name) or "" for name in arrays["client"].tolist()] if "client" in arrays else [file.stem] * len(y)
+    )
+    splits = [(text_of(split) or "").lower() for split in arrays["split"].tolist()] if "split" in arrays else []
+    if "" in clients:
+        draft.problems.append(f"{file}: row {clients.index('') + 1} has no client")
+    if strange := next((split for split in splits if split not in SPLITS), None):
+        draft.problems.append(f"{file}: split holds {strange!r}; expected 'train' and 'test'")
+    elif "" in splits:
+        draft.problems.append(f"{file}: split is empty in row {splits.index('') + 1}; expected 'train' or 'test'")
+    where = f"{file}, y" if "client" not in arrays else str(file)
+    draft.add(_rows(draft, x, str(file)), draft.labels(y.tolist(), where), clients, splits or ["train"] * len(y))
+    if "x_test" in arrays:
+        x, labels = arrays["x_test"], draft.labels(arrays["y_test"].tolist(), f"{file}, y_test")
+        draft.test[file.stem] = _rows(draft, x, f"{file}, test rows"), labels
+
+
+def _wrong(arrays: Mapping[str, np.ndarray]) -> str | None:
+    """Arrays that are missing, of other lengths than their x, or of which it is not clear whose rows they are."""
+    if not {"x", "y"} <= arrays.keys():
+        return f" holds {', '.join(arrays) or 'nothing'}; expected x and y, and perhaps x_test and y_test"
+    for of, others in (("x", ("y", "client", "split")), ("x_test", ("y_test",))):
+        rows = arrays[of].shape[:1] if of in arrays else None
+        for name in (each for each in others if each in arrays):
+            if arrays[name].ndim != 1 or arrays[name].shape != rows:
+                found = f"{of} has shape {arrays[of].shape}" if of in arrays else f"there is no {of}"
+                return f": {found} and {name} {arrays[name].shape}; {name} needs one value a row of {of}"
+    if "x_test" in arrays and "y_test" not in arrays:
+        return ": there is x_test and no y_test; add their labels, or leave x_test out"
+    if "x_test" in arrays and ("client" in arrays or "split" in arrays):
+        return ": x_test stands beside client or split; put its rows into x, and say 'test' of them in split"
+    return None
 
 
 def _rows(draft: Draft, x: np.ndarray, where: str) -> Tensor | np.ndarray:

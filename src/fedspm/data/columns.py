@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from fedspm.data.draft import Draft, Reading, bare, listed, text_of
+from fedspm.data.draft import Draft, Reading, bare, ignoring, listed, text_of
 from fedspm.data.images import ENDINGS, image_size, read_images
 
 USUAL = {
@@ -143,7 +143,7 @@ def _splits(draft: Draft, block: Block, roles: Mapping[str, str], count: int) ->
     if strange := next((split for split in splits if split not in ("train", "test")), None):
         draft.problems.append(
             f"{block.where}, column {roles['split']!r}: found {strange!r}, expected train or test; if it says "
-            f"something else, leave it out: --set data.ignore={roles['split']}"
+            f"something else, leave it out: {ignoring(roles['split'])}"
         )
     elif "" in splits:
         draft.problems.append(f"{block.where}, column {roles['split']!r}: row {splits.index('') + 1} is empty")
@@ -172,7 +172,7 @@ def _numeric(block: Block, names: Sequence[str]) -> tuple[dict[str, np.ndarray],
             example = next((text for text in map(text_of, block.columns[name]) if _number(text) is None), "")
             problems.append(
                 f"{block.where}: column {name!r} holds {example!r}, which is not a number; turn it into numbers, or "
-                f"leave it out: --set data.ignore={name}"
+                f"leave it out: {ignoring(name)}"
             )
             continue
         with np.errstate(over="ignore"):  # what is too large becomes infinite, and is named
@@ -180,7 +180,7 @@ def _numeric(block: Block, names: Sequence[str]) -> tuple[dict[str, np.ndarray],
         if len(bad := np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1)) + 1):
             problems.append(
                 f"{block.where}: column {name!r}: {listed(bad.tolist())} no finite 32-bit number; fill it, leave "
-                f"the row out, or the column: --set data.ignore={name}"
+                f"the row out, or the column: {ignoring(name)}"
             )
         if values.ndim == 1:
             features[name] = values

@@ -1,5 +1,6 @@
 """Somebody's own data as it was found: rows by client, what was assumed, and everything that is wrong with them."""
 
+import json
 import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -94,6 +95,12 @@ class Draft:
             self.train = {name: (x, next(pieces)) for name, (x, _) in self.train.items()}
             self.test = {name: (x, next(pieces)) for name, (x, _) in self.test.items()}
         return self
+
+
+def ignoring(column: str) -> str:
+    """How to leave a column out, as it can be typed."""
+    value = json.dumps([column], ensure_ascii=False) if "," in column else column
+    return f"--set {quote(f'data.ignore={value}')}"
 
 
 def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from fedspm.data.columns import MISSING
-from fedspm.data.draft import Draft
+from fedspm.data.draft import Draft, ignoring
 from fedspm.data.federation import Federation, Part
 from fedspm.errors import FedSPMError
 
@@ -159,7 +159,7 @@ def _about_features(federation: Federation) -> list[str]:
         if len(column) > 20 and (column == column.round()).all() and len(column.unique()) == len(column):
             said.append(
                 f"{name!r} is another whole number in every row: if it is an identifier, leave it out "
-                f"(--set data.ignore={name})"
+                f"({ignoring(name)})"
             )
     return said
 

@@ -41,6 +41,8 @@ def _images(path: Path, draft: Draft, alone: bool) -> Iterator[tuple[str, str, s
         for client in clients:
             inside = _folders(client)
             split_below = are_splits(each.name for each in inside)
+            if not split_below:
+                refuse_splits([each.name for each in inside], f"the folders in {client}", expected="classes")
             for part in inside if split_below else [client]:
                 split = folder.name if split_above else part.name if split_below else "train"
                 yield from ((client.name, split.lower(), *rest) for rest in _classes(part, client.name, draft))

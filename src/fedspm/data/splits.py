@@ -16,8 +16,8 @@ def are_splits(names: Iterable[str]) -> bool:
 HOW = "name them train and test, and leave out or join the rest"
 
 
-def refuse_splits(names: Iterable[str], what: str, how: str = HOW) -> None:
+def refuse_splits(names: Iterable[str], what: str, how: str = HOW, expected: str = "clients") -> None:
     """A data set a client is expected; taken for clients, held-out rows would be trained on."""
     called = list(names)
     if called and {name.lower() for name in called} <= SPLITS | OTHERS:
-        raise FedSPMError(f"{what} are called {', '.join(called)}: parts of one data set, not clients; {how}")
+        raise FedSPMError(f"{what} are called {', '.join(called)}: parts of one data set, not {expected}; {how}")

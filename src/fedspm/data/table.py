@@ -2,13 +2,13 @@
 
 import csv
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from fedspm.data.columns import USUAL, Block, Column, read_blocks
-from fedspm.data.draft import Draft, Reading
+from fedspm.data.draft import Draft, Reading, ignoring
 from fedspm.data.parquet import Table
 from fedspm.data.splits import are_splits, refuse_splits
 from fedspm.errors import DamagedFile, FedSPMError
@@ -19,7 +19,7 @@ ENDINGS = (".csv", ".tsv", ".parquet")
 def read_table(path: Path, how: Reading) -> Draft:
     """One table with a label column, and a client column unless it is known whose rows these are."""
     columns = columns_of(path)
-    if how.client is None or _says_client(columns, how):
+    if how.client is None or how.client_column in columns or _client_columns(columns, how):
         draft = Draft(str(path), "a table with a client column")
         return read_blocks(draft, [Block(str(path), columns, folder=path.parent)], how)
     block = Block(str(path), columns, client=how.client, folder=path.parent)
@@ -42,17 +42,23 @@ def read_tables(paths: Sequence[Path], how: Reading) -> Draft:
     if apart:
         draft.form = "tables train and test with a client column"
         says = {path: {"split": path.stem.lower()} for path in tables}
-    elif how.client_column or (tables and all(_says_client(columns, how) for columns in tables.values())):
+    elif how.client_column or (tables and all(_client_columns(columns, how) for columns in tables.values())):
         draft.form = "parts of a table with a client column"
         says = {path: {} for path in tables}
+    elif says_client := [path for path, columns in tables.items() if _client_columns(columns, how)]:
+        silent = next(path for path in tables if path not in says_client)
+        name = _client_columns(tables[says_client[0]], how)[0]
+        draft.problems.append(
+            f"{says_client[0]} has a client column, {name!r}, and {silent} has none; give every table one, or leave it "
+            f"out: {ignoring(name)}"
+        )
     blocks = [Block(str(path), columns, folder=path.parent, **says[path]) for path, columns in tables.items()]
     return read_blocks(draft, blocks, how) if blocks else draft
 
 
-def _says_client(columns: Collection[str], how: Reading) -> bool:
-    """Does a column tell whose each row is?"""
-    usual = [name for name in columns if name.lower() in USUAL["client"] and name not in how.ignore]
-    return how.client_column in columns or bool(usual)
+def _client_columns(columns: Iterable[str], how: Reading) -> list[str]:
+    """Columns that tell, by their names, whose each row is."""
+    return [name for name in columns if name.lower() in USUAL["client"] and name not in how.ignore]
 
 
 def columns_of(path: Path) -> dict[str, Column]:

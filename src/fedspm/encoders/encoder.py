@@ -48,7 +48,8 @@ class _Local(threading.local):
 class Encoder:
     """The tensors live in a flat dict, under dotted names that start with `role`; this is the function of them.
 
-    `fixed` names those that descent leaves alone: parameters that the network came with frozen, and buffers.
+    `fixed` names those that descent leaves alone: parameters that the network came with frozen, and buffers. A buffer
+    that is not persistent is a constant of the network, and none of its tensors.
     """
 
     def __init__(self, role: str, networks: list[nn.Module], shape: tuple[int, ...]):
@@ -60,11 +61,14 @@ class Encoder:
             self._bank = self._bank.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
         self._local = _Local()
         self.parameters = tuple(name for name, _ in self._bank.named_parameters())
-        self.buffers = tuple(name for name, _ in self._bank.named_buffers())
+        persistent = self._bank.state_dict().keys()
+        self.buffers = tuple(name for name, _ in self._bank.named_buffers() if name in persistent)
+        self._constants = tuple(name for name, _ in self._bank.named_buffers() if name not in persistent)
         self.frozen = tuple(name for name, value in self._bank.named_parameters() if not value.requires_grad)
         self.fixed = (*self.frozen, *self.buffers)
         self.names = (*self.parameters, *self.buffers)
         self._names_of = [[name for name in self.names if name.startswith(f"{role}.{c}.")] for c in range(self.copies)]
+        self._require_numbers()
         self.dimension = self._probe()
 
     def initial(self) -> dict[str, Tensor]:
@@ -90,6 +94,9 @@ class Encoder:
         own module. `torch.func.functional_call` does the same with checks that take longer than a small network.
         """
         bank, slots = self._mine()
+        for name in self._constants:
+            for holder, key in slots[name]:
+                holder[key] = holder[key].to(x.device)
         if bank.training != training:
             bank.train(training)
         for name in self.names if only is None else self._names_of[only]:
@@ -130,6 +137,16 @@ class Encoder:
         mine: tuple[nn.Module, Slots] = self._local.mine
         return mine
 
+    def _require_numbers(self) -> None:
+        """Everything is averaged over clients: a mask of −∞ or a complex rotation is none of what is trained."""
+        for name, value in self.initial().items():
+            if value.is_complex() or not torch.isfinite(value).all():
+                what = "complex numbers" if value.is_complex() else "a value that is not finite"
+                raise FedSPMError(
+                    f"the {self.role} encoder holds {what} in {name}, which cannot be averaged over clients; a "
+                    "constant is kept out of what is trained and sent by register_buffer(…, persistent=False)"
+                )
+
     def _probe(self) -> int:
         with torch.no_grad():
             try:
@@ -142,6 +159,8 @@ class Encoder:
             raise FedSPMError(
                 f"the {self.role} encoder answers a {answer.ndim - 2}-dimensional array a row; it must answer a vector"
             )
+        if answer.dtype is not torch.float32:
+            raise FedSPMError(f"the {self.role} encoder answers {answer.dtype}; it must answer torch.float32")
         return answer.shape[2]
 
 
@@ -173,12 +192,18 @@ def build_encoder(
                     f"the {role} encoder {source!r} cannot be made for rows of shape {shape}: {_reason(error)}"
                 ) from error
     if isinstance(source, nn.Module) and copies > 1 and any(value.requires_grad for value in source.parameters()):
+        alike = [name for name, part in source.named_modules() if _stays(part)]
         warnings.warn(
             f"only the first of the {copies} {role} networks keeps the weights it was given; in the others what is not "
-            "frozen (requires_grad_(False)) starts anew, so that they start apart",
+            "frozen (requires_grad_(False)) starts anew, so that they start apart"
+            + (
+                f", except in parts without reset_parameters(): {', '.join(name or 'the whole' for name in alike)}"
+                if alike
+                else ""
+            ),
             stacklevel=2,
         )
-    if any(isinstance(part, _DropoutNd) for part in networks[0].modules()):
+    if any(_drops_out(part) for part in networks[0].modules()):
         warnings.warn(
             f"the {role} encoder has dropout, which draws from a generator that workers share: "
             "two trainings will not be the same to the bit",
@@ -219,9 +244,25 @@ def _started_apart(network: nn.Module) -> nn.Module:
     """A later copy of a network that was given: what can be trained starts anew, what is frozen stays."""
     for part in network.modules():
         frozen = any(not value.requires_grad for value in part.parameters())
-        if callable(reset := getattr(part, "reset_parameters", None)) and not frozen:
+        if (reset := _reset_of(part)) and not frozen:
             reset()
     return network
+
+
+def _reset_of(part: nn.Module) -> Callable[[], object] | None:
+    """What draws its weights anew; attention has it under a private name."""
+    found = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+    return found if callable(found) else None
+
+
+def _stays(part: nn.Module) -> bool:
+    """Has it parameters of its own that could be trained, and nothing that draws them anew?"""
+    return _reset_of(part) is None and any(value.requires_grad for value in part.parameters(recurse=False))
+
+
+def _drops_out(part: nn.Module) -> bool:
+    share = part.p if isinstance(part, _DropoutNd) else getattr(part, "dropout", 0)  # of attention, and recurrent nets
+    return isinstance(share, float) and share > 0
 
 
 def _imported(role: str, source: str) -> Factory:
