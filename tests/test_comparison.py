@@ -6,8 +6,9 @@ from scipy import stats
 
 from fedspm.alike import differences
 from fedspm.choosing import SCORE, choice_rows
-from fedspm.comparison import Method, best, paired_difference, ranks, slowest_first, spread
+from fedspm.comparison import Method, best, comparison_cells, paired_difference, ranks, slowest_first, spread
 from fedspm.config import resolve
+from fedspm.errors import FedSPMError
 from fedspm.grid import Cell
 from fedspm.tables import LATEX, MARKDOWN, accuracy_rows, difference_rows
 
@@ -47,6 +48,13 @@ def test_equal_means_share_a_rank_and_methods_without_the_metric_have_none():
     assert ranks(methods, "system") == {"a": 3, "b": 1, "c": 1, "d": 4}
     assert ranks(methods, "routing") == {"b": 1}
     assert best(methods, "routing").name == "b"
+
+
+def test_an_option_goes_to_the_methods_that_have_it(tmp_path):
+    cells = comparison_cells({"options": {"mu": 0.1, "epochs": 2}}, "fedavg,fedprox,fedbabu,fedavg-ft", "0", tmp_path)
+    assert [cell.config.options for cell in cells] == [{}, {"mu": 0.1}, {"epochs": 2}, {"epochs": 2}]
+    with pytest.raises(FedSPMError, match=r"options\.lam: none of fedavg, fedprox has such an option"):
+        comparison_cells({"options": {"mu": 0.1, "lam": 0.2}}, "fedavg,fedprox", "0", tmp_path)
 
 
 def test_only_means_over_the_same_seeds_are_ranked():

@@ -149,6 +149,12 @@ def test_a_bad_file(tmp_path):
         load_config(tmp_path / "bad.toml")
 
 
+def test_a_table_that_is_not_there_is_missed_before_its_columns(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FedSPMError, match=r"there is no data set 'semmi\.csv', nor a file or folder"):
+        resolve({"data": {"name": "semmi.csv", "client_column": "ward"}})
+
+
 @pytest.mark.parametrize("name", ["~nobody-of-this-name", "~nobody-of-this-name/data"])
 def test_the_home_of_nobody_gets_a_sentence(name):
     with pytest.raises(FedSPMError, match=r"there is no data set '~nobody|data\.path = '~nobody.* home directory"):

@@ -59,7 +59,7 @@ MAY_IMPORT = {
     "grid": LEAVES | {"cell", "config", "core", "files", "runs"},
     "grid_shown": {"grid", "runs", "terminal"},
     "comparison": LEAVES | {"algorithms", "config", "grid", "runs"},
-    "tables": LEAVES | {"comparison", "files", "grid", "pictures", "runs"},
+    "tables": LEAVES | {"comparison", "data", "files", "grid", "pictures", "runs"},
     "choosing": LEAVES | {"algorithms", "comparison", "config", "files", "grid", "pictures", "runs", "tables"},
     "bench": LEAVES
     | {

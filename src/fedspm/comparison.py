@@ -39,13 +39,17 @@ class Method:
 
 
 def comparison_cells(settings: Mapping[str, Any], rows: str, seeds: str, folder: Path) -> list[Cell]:
-    """Every method with every seed, as run folders below `folder`."""
+    """Every method with every seed, as run folders below `folder`; an option goes to the methods that have it."""
     if taken := {"seed", "algorithm", "variant"} & settings.keys():
         raise FedSPMError(f"{min(taken)} is what is compared; use --seeds and --algorithms instead")
+    given = settings.get("options", {})
+    options = {row: _options_of(row, given) for row in named_rows(rows)}
+    if unknown := [key for key in given if not any(key in known for known in options.values())]:
+        raise FedSPMError(f"options.{unknown[0]}: none of {', '.join(options)} has such an option")
     cells = []
     for seed in numbers("--seeds", seeds):
-        for row in named_rows(rows):
-            config = resolve(settings, row_settings(row), {"seed": seed})
+        for row, known in options.items():
+            config = resolve({**settings, "options": known}, row_settings(row), {"seed": seed})
             algorithm_named(config.algorithm).checked_options(config)
             cells.append(Cell(row, config, folder / "runs" / f"{row}-seed{seed}"))
     return cells
@@ -57,6 +61,11 @@ def row_settings(row: str) -> dict[str, str]:
     if variant and not algorithm_named(algorithm).variants:
         raise FedSPMError(f"--algorithms: {algorithm} has no variants, so there is no {row}; write {algorithm}")
     return {"algorithm": algorithm} | ({"variant": variant} if variant else {})
+
+
+def _options_of(row: str, given: Mapping[str, Any]) -> dict[str, Any]:
+    known = algorithm_named(row_settings(row)["algorithm"]).Options.model_fields
+    return {key: value for key, value in given.items() if key in known}
 
 
 def slowest_first(cells: Sequence[Cell]) -> list[Cell]:

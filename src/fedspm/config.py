@@ -4,6 +4,7 @@ import functools
 import os
 import tomllib
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
@@ -15,7 +16,7 @@ from fedspm.data.federation import Federation, Part
 from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.data.newcomer import Likeness, read_newcomer
 from fedspm.data.settings import CONSTRUCTED, DIVIDED, IN_MEMORY, OF_TABLES, OWN, Data, Shift, meaningless
-from fedspm.data.sources import NAMED, SAMPLE, Images, is_known, load_data
+from fedspm.data.sources import NAMED, SAMPLE, Images, is_known, load_data, unknown_data
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.nested import merged
 from fedspm.strict import Names, Strict, problem, refuse_unknown_keys
@@ -80,16 +81,17 @@ class Config(Settings):
     shift: Shift = Shift()
     sites: Sites = Sites()
 
-    def federation(self, again: bool = False) -> Federation:
+    def federation(self, again: bool = False, permuted: bool = True) -> Federation:
         """The data of this run; images are divided over clients, what comes divided is taken as it is. `again`: of a
-        run that was, whose leavers may have taken their rows with them."""
+        run that was, whose leavers may have taken their rows with them; not `permuted`: labels say what images show."""
         if self.data.name == OWN:
             loaded: Federation | Images = self.data.own().federation(self.data.test_fraction, self.seed)
         else:
             loaded = load_data(self.data.name, self.data.path, self.data.size)
             if isinstance(loaded, Federation):
                 self._refuse_division()
-        federation = loaded if isinstance(loaded, Federation) else impose(*loaded, self.heterogeneity, self.seed)
+        how = self.heterogeneity if permuted else replace(self.heterogeneity, permutation=False)
+        federation = loaded if isinstance(loaded, Federation) else impose(*loaded, how, self.seed)
         if self.data.without:
             leavers = [name for name in self.data.without if not again or name in federation.names]
             federation = federation.without(leavers)
@@ -215,6 +217,8 @@ def _refuse_meaningless_keys(wanted: Mapping[str, Any]) -> None:
         if found := [key for key in wanted.get(table, {}) if key in keys]:
             raise _of_undivided(f"{table}.{found[0]}", DIVIDED[name])
     if name != OWN and (found := [key for key in OF_TABLES if wanted["data"].get(key)]):
+        if name != IN_MEMORY and not is_known(name):
+            raise unknown_data(name)
         raise FedSPMError(f"data.{found[0]} says how your own table is read; {name} is none, so leave it out")
     if "size" in wanted["data"] and (name in (SAMPLE, IN_MEMORY) or (name in NAMED and not NAMED[name].size)):
         raise FedSPMError(f"data.size: the images of {name} are taken in their own size; leave it out")

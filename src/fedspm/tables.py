@@ -19,6 +19,7 @@ from fedspm.comparison import (
     record_lines,
     spread,
 )
+from fedspm.data.settings import Data
 from fedspm.files import write_atomically
 from fedspm.grid import Cell
 from fedspm.pictures import comparison_curves, rendered
@@ -156,7 +157,7 @@ def about(records: Sequence[Record], missing: str, command: str) -> list[str]:
     settings = first["settings"]
     lines = [
         f"`{command}`",
-        f"{settings['data']['name']}, {first['clients']} clients, C = {settings['components']}, "
+        f"{Data.model_validate(settings['data']).title}, {first['clients']} clients, C = {settings['components']}, "
         f"{settings['rounds']} rounds, preset {settings['preset']}, "
         f"seeds {', '.join(map(str, dict.fromkeys(each['seed'] for each in records)))}",
         f"{made_with(first)}; begun {first['created'][:10]}",

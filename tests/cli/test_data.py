@@ -62,7 +62,10 @@ def test_list_says_what_is_here_and_what_is_missing(machine):
         ("fashion-mnist", "by hand, or on Debian or Ubuntu run `apt-get install dataset-fashion-mnist`"),
         ("fed-isic2019", r"licences .* for a person to accept; follow FLamby's page"),
         ("fashion-sample", "nothing to fetch"),
-        ("mnist", "no data set 'mnist'; known are fashion-sample, fashion-mnist, cifar10, cifar100, fed-isic2019"),
+        (
+            "mnist",
+            "no data set 'mnist', nor .* known are fashion-sample, fashion-mnist, cifar10, cifar100, fed-isic2019",
+        ),
     ],
 )
 def test_get_says_why_not(machine, name, sentence):
@@ -87,6 +90,12 @@ def test_show_counts_classes_and_clients(machine):
     row = next(line for line in text.splitlines() if line.startswith("│ automobile"))
     assert [int(cell) for cell in row.split("│")[2:5]] == [*automobiles, 6]
     assert sum(sum(fold.values()) for client in counts.values() for fold in client.values()) == 60
+
+
+def test_show_counts_a_plugin_that_comes_divided(monkeypatch, vectors):
+    monkeypatch.setattr("fedspm.data.sources.plugin_names", lambda kind: ["wards"])
+    monkeypatch.setattr("fedspm.data.sources.plugin", lambda kind, name: lambda path: vectors)
+    assert "wards: 3 clients, 2 classes, rows of 6" in said("show", "wards")
 
 
 @pytest.fixture

@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from fedspm import FederatedClassifier, Federation
+from fedspm.data.federation import _path
 from fedspm.errors import FedSPMError
 
 X, Y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
@@ -132,3 +133,13 @@ def test_a_column_that_32_bits_cannot_hold_is_warned_of():
         Federation.from_arrays(given)
     with pytest.raises(FedSPMError, match="3 columns have names"):
         Federation.from_arrays(given, columns=["a", "b", "c"])
+
+
+def test_a_notebook_prints_no_rows(vectors):
+    assert repr(vectors) == "Federation(3 clients, 2 classes, 360 training rows of 6, 180 for testing)"
+    assert repr(vectors.train[0]) == "Part(90 rows of 6)"
+
+
+def test_what_is_in_memory_is_no_path(vectors):
+    with pytest.raises(FedSPMError, match=r"Federation\.from_table takes a path, this is a Federation; .* from_arrays"):
+        _path(vectors, "from_table")

@@ -76,6 +76,12 @@ def test_warnings(tmp_path, change, sentence):
         assert any(re.search(sentence, text) for text in findings.warnings), findings.warnings
 
 
+def test_rows_that_will_be_held_out_are_no_second_fault(tmp_path):
+    findings = found(write_csv(tmp_path / "t.csv", [["", *row[1:]] if j == 3 else row for j, row in enumerate(ROWS)]))
+    assert len(findings.problems) == 1
+    assert "0.3 of every client's rows will be held out for testing, not yet below" in findings.remarks
+
+
 def test_rows_in_two_places(tmp_path):
     x, y = np.random.default_rng(0).normal(size=(40, 3)), np.arange(40) % 2
     np.savez(tmp_path / "a.npz", x=x[:20], y=y[:20], x_test=x[15:25], y_test=y[15:25])

@@ -101,9 +101,8 @@ def show(
         "seed": seed,
     }
     config = resolve(layers(None, options, set_))
-    unpermuted = config.shift.model_copy(update={"permutation": False})  # to count what the images show
     with console.status("reading the data"):
-        federation = config.model_copy(update={"shift": unpermuted}).federation()
+        federation = config.federation(permuted=False)
     counts = _counts(federation)
     found = NAMED[name].look(config.data.path) if name in NAMED else None
     if as_json:

@@ -4,7 +4,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,7 @@ from fedspm.randomness import torch_generator
 Arrays = tuple[Any, Any]  # (x, y): NumPy arrays, tensors or nested lists
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Part:
     """Rows of one client: x is (n, channels, height, width) or (n, features), y is (n,) with class numbers."""
 
@@ -30,6 +30,10 @@ class Part:
     def __len__(self) -> int:
         return len(self.y)
 
+    def __repr__(self) -> str:
+        """Never the rows themselves: a notebook prints it."""
+        return f"Part({len(self):,} rows of {' × '.join(map(str, self.x.shape[1:]))})"
+
     def take(self, rows: Tensor) -> "Part":
         return Part(self.x[rows], self.y[rows])
 
@@ -37,7 +41,7 @@ class Part:
         return Part(self.x.to(device), self.y.to(device))
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Truth:
     """What only a constructed federation knows, kept aside for diagnosis: no engine or algorithm is handed it."""
 
@@ -47,14 +51,21 @@ class Truth:
     sample: Tensor | None = None  # (true components, m or fewer, channels, height, width): one image, shifted by each
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, repr=False)
 class Federation:
     names: tuple[str, ...]
     classes: np.ndarray
     train: tuple[Part, ...]
     test: tuple[Part, ...] | None = None
-    truth: Truth | None = field(default=None, repr=False)
+    truth: Truth | None = None
     columns: tuple[str, ...] | None = None  # names of the features of vectors, where they have any
+
+    def __repr__(self) -> str:
+        tested = "none" if self.test is None else f"{sum(map(len, self.test)):,}"
+        return (
+            f"Federation({len(self.names)} clients, {len(self.classes)} classes, {sum(self.counts):,} training rows "
+            f"of {' × '.join(map(str, self.shape))}, {tested} for testing)"
+        )
 
     @classmethod
     def from_arrays(
@@ -119,7 +130,7 @@ class Federation:
         from fedspm.data.draft import Reading, checked_size
         from fedspm.data.own import read_own
 
-        return read_own(Path(path), Reading(size=checked_size(size))).federation(test_fraction, seed)
+        return read_own(_path(path, "from_folder"), Reading(size=checked_size(size))).federation(test_fraction, seed)
 
     @classmethod
     def from_table(
@@ -143,7 +154,7 @@ class Federation:
         from fedspm.data.own import read_own
 
         how = Reading(client_column, label_column, image_column, split_column, tuple(ignore), checked_size(size))
-        return read_own(Path(path), how).federation(test_fraction, seed)
+        return read_own(_path(path, "from_table"), how).federation(test_fraction, seed)
 
     @classmethod
     def from_datasets(
@@ -288,6 +299,15 @@ class Federation:
             )
         truth = self.truth and Truth(tuple(truth_kept), tuple(truth_held), self.truth.mixing, self.truth.sample)
         return Federation(self.names, self.classes, tuple(kept), tuple(held), truth, self.columns)
+
+
+def _path(path: Any, method: str) -> Path:
+    if not isinstance(path, str | os.PathLike):
+        raise FedSPMError(
+            f"Federation.{method} takes a path, this is a {type(path).__name__}; what is in memory goes to "
+            "from_arrays, client by client, or to from_datasets"
+        )
+    return Path(path)
 
 
 def _memory(x: Tensor) -> memoryview:

@@ -36,6 +36,10 @@ def inspect_draft(
     """Of one's own data: everything that is wrong with it, not only the first."""
     if draft.problems:
         findings = Findings(draft.form)
+        if not draft.test:
+            draft.remarks.append(
+                f"{test_fraction:g} of every client's rows will be held out for testing, not yet below"
+            )
         labels = [y for _, y in (*draft.train.values(), *draft.test.values())]
         findings.classes = np.unique(np.concatenate(labels)).tolist() if labels else []
         for name, (x, y) in draft.train.items():

@@ -37,7 +37,7 @@ def load_data(name: str, path: Path | None = None, size: int | None = None) -> I
         except Exception as error:  # whatever another package does wrong
             raise FedSPMError(f"the data set {name!r} cannot be loaded: {error!r}") from error
         return _checked(name, loaded)
-    raise _unknown(name)
+    raise unknown_data(name)
 
 
 def named(name: str) -> DataSet:
@@ -46,12 +46,14 @@ def named(name: str) -> DataSet:
         return NAMED[name]
     if name == SAMPLE or name in plugin_names("data"):
         raise FedSPMError(f"{name} comes with a package; there is nothing to fetch")
-    raise _unknown(name)
+    raise unknown_data(name)
 
 
-def _unknown(name: str) -> FedSPMError:
+def unknown_data(name: str) -> FedSPMError:
     known = ", ".join([SAMPLE, *NAMED, *plugin_names("data")])
-    return FedSPMError(f"there is no data set {name!r}; known are {known}, and the path of your own data")
+    return FedSPMError(
+        f"there is no data set {name!r}, nor a file or folder; known are {known}, and the path of your own data"
+    )
 
 
 def _checked(name: str, loaded: Any) -> Images | Federation:
