@@ -40,10 +40,9 @@ def accuracy_over_rounds(metrics: Sequence[dict[str, Any]]) -> Figure:
         if points:
             style = "--" if key == "component_purity" else "-"
             axes.plot(*zip(*points, strict=True), style, color=colour, label=label, marker="o", markersize=3)
-    axes.set(xlabel="round", ylabel="share", ylim=(0, 1.02))
-    axes.grid(alpha=0.25)
+    axes.set(ylabel="share", ylim=(0, 1.02))
     axes.legend(frameon=False, loc="center left", bbox_to_anchor=(1, 0.5))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _over_rounds(axes)
     return figure
 
 
@@ -64,10 +63,9 @@ def comparison_curves(methods: Mapping[str, Mapping[int, Sequence[Mapping[str, A
             axes.plot(rounds, values.mean(0), color=colours[title], linewidth=width, label=label)
             if len(values) > 1:
                 axes.fill_between(rounds, values.min(0), values.max(0), color=colours[title], alpha=0.2, linewidth=0)
-        axes.set(xlabel="round", ylabel=f"{name} accuracy")
-        axes.grid(alpha=0.25)
+        axes.set(ylabel=f"{name} accuracy")
         axes.legend(frameon=False, fontsize=7, loc="lower right")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _over_rounds(axes)
         axes.tick_params(labelleft=True)
     return figure
 
@@ -84,17 +82,22 @@ def convergence(runs: Mapping[str, Any]) -> Figure:
         for i, (label, bridge) in enumerate(runs.items()):
             rounds = bridge.compared if key == "delta" else bridge.rounds
             axes.plot(rounds, getattr(bridge, key), color=COLOURS[i % len(COLOURS)], label=label)
-        axes.set(xlabel="round", title=title)
+        axes.set(title=title)
         positive = any((getattr(bridge, key) > 0).any() for bridge in runs.values())
         if positive and key == "gradient":
             axes.set_yscale("log")
         elif key == "epsilon":
             axes.set_yscale("symlog", linthresh=1)  # often exactly zero
-        axes.grid(alpha=0.25)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _over_rounds(axes)
     handles, labels = figure.axes[0].get_legend_handles_labels()
     figure.legend(handles, labels, frameon=False, fontsize=7, loc="outside right upper")
     return figure
+
+
+def _over_rounds(axes: Any) -> None:
+    axes.set_xlabel("round")
+    axes.grid(alpha=0.25)
+    axes.xaxis.set_major_locator(MaxNLocator(5, integer=True))  # more would touch each other in a narrow panel
 
 
 def _common_rounds(seeds: Mapping[int, Sequence[Mapping[str, Any]]], key: str) -> tuple[list[int], np.ndarray]:
@@ -140,10 +143,9 @@ def panel_curves(panels: Sequence[Curves], places: Mapping[str, int]) -> Figure:
                 linewidth=2.2 if thick else 1.1,
                 label=title,
             )
-        axes.set(xlabel="round", ylabel=panel.quantity)
+        axes.set(ylabel=panel.quantity)
         axes.set_title(panel.title, fontsize=9)
-        axes.grid(alpha=0.25)
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _over_rounds(axes)
     for axes in grid[len(panels) :]:
         axes.axis("off")
     handles = {label: line for axes in grid for line, label in zip(*axes.get_legend_handles_labels(), strict=True)}
