@@ -299,7 +299,9 @@ def test_columns_of_a_table_are_matched_by_name():
     renamed = {name: (Table(x, list("abcdeg")), y) for name, (x, y) in data.items()}
     found, same = (model.evaluate(Federation.from_arrays(each, each)) for each in (as_trained, backwards))
     assert found == same
-    with pytest.raises(FedSPMError, match="there is no column 'f', with which was trained; there are a, b, c, d, e, g"):
+    with pytest.raises(
+        FedSPMError, match="there is no column 'f', on which the model was trained; there are a, b, c, d, e, g"
+    ):
         model.evaluate(Federation.from_arrays(renamed, renamed))
     numbered = FederatedClassifier(components=1, rounds=1).fit(
         Federation.from_arrays({name: (Table(x, range(6)), y) for name, (x, y) in data.items()})

@@ -80,8 +80,8 @@ def read_archives(paths: Sequence[Path]) -> Draft:
         )
     elif says:
         draft.form = "parts of a NumPy archive with an array of clients"
-    for file, arrays in found.items():
-        _add(draft, file, arrays)
+    for file in [*found]:
+        _add(draft, file, found.pop(file))  # what is not needed of it is freed before the next
     return draft.finish()
 
 

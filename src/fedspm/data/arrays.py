@@ -57,7 +57,9 @@ def places(columns: Sequence[str], found: Sequence[str], where: str) -> list[int
     """Where these columns are among those found."""
     if missing := [name for name in columns if name not in found]:
         known = ", ".join(found[:12]) + (", …" if len(found) > 12 else "")
-        raise FedSPMError(f"{where}: there is no column {missing[0]!r}, with which was trained; there are {known}")
+        raise FedSPMError(
+            f"{where}: there is no column {missing[0]!r}, on which the model was trained; there are {known}"
+        )
     return [found.index(name) for name in columns]
 
 
