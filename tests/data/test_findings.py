@@ -79,7 +79,7 @@ def test_warnings(tmp_path, change, sentence):
 def test_rows_that_will_be_held_out_are_no_second_fault(tmp_path):
     findings = found(write_csv(tmp_path / "t.csv", [["", *row[1:]] if j == 3 else row for j, row in enumerate(ROWS)]))
     assert len(findings.problems) == 1
-    assert any("rows will be held out for testing; they are counted as training" in each for each in findings.remarks)
+    assert any("rows will be held out for testing; they are counted" in each for each in findings.remarks)
 
 
 def test_rows_in_two_places(tmp_path):

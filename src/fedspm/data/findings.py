@@ -38,7 +38,8 @@ def inspect_draft(
         findings = Findings(draft.form)
         if not draft.test:
             draft.remarks.append(
-                f"{test_fraction:g} of every client's rows will be held out for testing; they are counted as training rows"
+                f"{test_fraction:g} of every client's rows will be held out for testing; they are counted as training "
+                "rows"
             )
         labels = [y for _, y in (*draft.train.values(), *draft.test.values())]
         findings.classes = np.unique(np.concatenate(labels)).tolist() if labels else []
