@@ -1,11 +1,15 @@
 """Small federations that train in a second."""
 
+import hypothesis
 import pytest
 import torch
 
 from fedspm import Federation
 from fedspm.core.settings import Settings
 from small import small_settings, toy_rows
+
+hypothesis.settings.register_profile("unhurried", deadline=None)  # a machine that does other things is slow, not wrong
+hypothesis.settings.load_profile("unhurried")
 
 pytest_plugins = ["serving"]
 

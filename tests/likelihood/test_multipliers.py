@@ -40,7 +40,7 @@ def test_against_fifty_digits(scale):
     assert found.sum_log_weights == pytest.approx(log_weights, rel=1e-9)
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 @given(seed=st.integers(0, 10**6), n=st.integers(12, 60), q=st.integers(1, 5), spread=st.floats(0.01, 50))
 def test_weights_sum_to_one_and_satisfy_every_constraint_or_a_direction_separates(seed, n, q, spread):
     log_ratio = spread * np.random.default_rng(seed).normal(size=(n, q))
@@ -136,7 +136,7 @@ def test_what_the_constraints_leave_open_is_no_direction_of_escape():
     np.testing.assert_allclose(found.multipliers, 0, atol=1e-14)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     st.integers(1, 3).flatmap(
         lambda q: st.lists(st.lists(st.integers(-2, 2), min_size=q, max_size=q), min_size=q + 1, max_size=12)

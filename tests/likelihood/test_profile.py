@@ -125,7 +125,7 @@ def test_the_elbo_touches_the_profile_at_the_current_parameters_and_lies_below_e
         assert elbo(log_ratio, mixing, likelihood) <= profile + 1e-9
 
 
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=30)
 @given(seed=st.integers(0, 10**6), tilt=st.floats(0.05, 1.0))
 def test_q2_is_at_most_the_surrogate_plus_n_log_n(seed, tilt):
     case = Case(seed, tilt=tilt)
