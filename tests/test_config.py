@@ -46,13 +46,13 @@ def test_what_was_written_down_is_taken_even_where_it_means_nothing():
     assert recorded(said).data.clients == 8
 
 
-@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
-def test_the_papers_settings_for_cifar(name):
+@pytest.mark.parametrize(("name", "hold"), [("cifar10", 40), ("cifar100", 200)])
+def test_the_papers_settings_for_cifar(name, hold):
     config = resolve({"data": {"name": name}})
     assert (config.rounds, config.predictor.dimension, config.router.dimension) == (400, 64, 64)
     assert (config.predictor.batch_size, config.data.clients, config.shift.inverted_channels) == (128, 8, "green")
     assert resolve({}).shift.inverted_channels == "all"
-    assert (config.em.hold, resolve({"data": {"name": name}, "preset": "paper"}).em.hold) == (40, 0)
+    assert (config.em.hold, resolve({"data": {"name": name}, "preset": "paper"}).em.hold) == (hold, 0)
 
 
 def test_the_papers_settings_for_fed_isic2019():
