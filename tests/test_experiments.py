@@ -1,12 +1,13 @@
 """The paper's experiments: what they train, what they keep, and what they write from it."""
 
 import pytest
+from pydantic import ValidationError
 
 from cells import line, recorded
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.experiments import EXPERIMENTS, Narrowed, load_plan
 from fedspm.experiments.coverage import missing, other_settings, reductions
-from fedspm.experiments.plan import plan_cells
+from fedspm.experiments.plan import Plan, plan_cells
 from fedspm.experiments.records import Records
 from fedspm.experiments.results import (
     _tex,
@@ -101,6 +102,22 @@ def test_all_of_the_experiments_take_what_they_know():
     assert wanted.known_to(load_plan("ablation")).rows == ["default"]
     assert wanted.known_to(load_plan("momentum")) is None
     assert Narrowed(options=["--rounds", "9"]).command(load_plan("isic")) == "fedspm experiment isic --rounds 9"
+
+
+def test_a_panel_may_have_some_of_the_rows(tmp_path):
+    plan = load_plan("ablation")
+    cells = plan_cells(plan, Narrowed(panels=["cifar100"]), tmp_path)
+    assert [cell.row for cell in cells] == ["default", "held for 40 rounds"]
+    assert [(cell.panel, cell.row, cell.config.seed) for cell in plan_cells(plan, Narrowed(), tmp_path)] == plan.keys()
+    records = recorded(tmp_path / "cells.jsonl", [line(cell) for cell in cells[:1]])
+    assert missing(plan, records) == [
+        "Fashion-MNIST, FedSPM (1×), C = 3, seed 0: all rows",
+        "CIFAR-100, FedSPM (1×), C = 3, seed 0: held for 40 rounds",
+    ]
+    with pytest.raises(FedSPMError, match=r"fashion-mnist has no held for 40 rounds"):
+        plan_cells(plan, Narrowed(rows=["held for 40 rounds"], panels=["fashion-mnist"]), tmp_path)
+    with pytest.raises(ValidationError, match="the panel cifar100 has a row 'x', which the plan has not"):
+        Plan.model_validate({**plan.model_dump(), "panels": [{**plan.panels[1].model_dump(), "rows": ["x"]}]})
 
 
 def test_what_another_experiment_trained_with_the_same_settings_is_taken_over(tmp_path):

@@ -16,9 +16,9 @@ def missing(plan: Plan, records: Records) -> list[str]:
     for panel in plan.panels:
         lacking: dict[str, list[int]] = {}
         for seed in plan.seeds:
-            rows = [row for row in plan.row_names() if (panel.name, row, seed) not in records.lines]
+            rows = [row for row in plan.rows_of(panel) if (panel.name, row, seed) not in records.lines]
             if rows:
-                which = "all rows" if len(rows) == len(plan.rows) else ", ".join(rows)
+                which = "all rows" if len(rows) == len(plan.rows_of(panel)) else ", ".join(rows)
                 lacking.setdefault(which, []).append(seed)
         for which, seeds in lacking.items():
             lines.append(f"{panel.title}, {named_seeds(seeds)}: {which}")

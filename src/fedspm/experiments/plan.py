@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from fedspm.comparison import named_rows, row_settings
 from fedspm.config import load_config, resolve
@@ -27,6 +27,7 @@ class Panel(Strict):
     name: str
     title: str
     settings: dict[str, Any] = Field({}, description="over those of the plan")
+    rows: list[str] | None = Field(None, description="which of the plan's, if not all")
     paper: dict[str, tuple[str, str]] = Field(
         {}, description="the paper's system and average accuracy in per cent, by row, as it prints them"
     )
@@ -43,13 +44,23 @@ class Plan(Strict):
     settings: dict[str, Any] = Field({}, description="of every training")
     panels: list[Panel]
 
+    @model_validator(mode="after")
+    def _panels_have_known_rows(self) -> "Plan":
+        for panel in self.panels:
+            if unknown := [row for row in panel.rows or () if row not in self.rows]:
+                raise ValueError(f"the panel {panel.name} has a row {unknown[0]!r}, which the plan has not")
+        return self
+
     @property
     def whence(self) -> str:
         return f"In the paper: {self.source}." if self.source else "Ours; the paper does not have it."
 
     def keys(self) -> list[Key]:
         """Every training of the plan, panel by panel, seed by seed."""
-        return [(panel.name, row, seed) for panel in self.panels for seed in self.seeds for row in self.rows]
+        return [(panel.name, row, seed) for panel in self.panels for seed in self.seeds for row in self.rows_of(panel)]
+
+    def rows_of(self, panel: Panel) -> list[str]:
+        return [row for row in self.rows if panel.rows is None or row in panel.rows]
 
     def row_names(self) -> list[str]:
         return list(self.rows)
@@ -108,7 +119,7 @@ def plan_cells(plan: Plan, wanted: Narrowed, folder: Path) -> list[Cell]:
         if panel.name not in names:
             continue
         for seed in seeds:
-            for row in rows:
+            for row in (row for row in plan.rows_of(panel) if row in rows):
                 config = resolve(plan.settings_of(panel, row), wanted.settings, {"seed": seed})
                 if config != resolve(
                     plan.settings_of(panel, row), wanted.settings, plan.row_settings(row), {"seed": seed}
@@ -125,6 +136,8 @@ def plan_cells(plan: Plan, wanted: Narrowed, folder: Path) -> list[Cell]:
                 cells.append(
                     Cell(row, config, folder / panel.name / "runs" / f"{row.replace(' ', '-')}-seed{seed}", panel.name)
                 )
+    if not cells:
+        raise FedSPMError(f"{', '.join(names)} has no {', '.join(rows)}")
     return cells
 
 
