@@ -4,7 +4,8 @@ import re
 
 import numpy as np
 import pytest
-from test_own import HEADER, ROWS, folder_of_images, write_csv
+from test_own import HEADER, ROWS, write_csv
+from test_own_images import folder_of_images
 
 from fedspm.data.draft import Reading
 from fedspm.data.findings import inspect_draft

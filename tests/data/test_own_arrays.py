@@ -135,6 +135,14 @@ def test_rows_of_one_client_keep_their_split(tmp_path):
     assert [len(part["west"][1]) for part in (draft.train, draft.test)] == [4, 2]
 
 
+@pytest.mark.parametrize("splits", [("train", "test"), ("train", "valid")])
+def test_archives_of_one_data_set_are_not_taken_for_clients(tmp_path, splits):
+    for split in splits:
+        np.savez(tmp_path / f"{split}.npz", x=np.arange(12.0).reshape(6, 2), y=np.arange(6) % 2)
+    with pytest.raises(FedSPMError, match="not clients; an archive a client has x, y, x_test and y_test"):
+        Federation.from_folder(tmp_path)
+
+
 # -- data sets in memory ---------------------------------------------------------------------------------------------
 
 
