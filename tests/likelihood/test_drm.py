@@ -9,6 +9,7 @@ from sklearn.linear_model import LogisticRegression
 
 from fedspm.errors import FedSPMError
 from fedspm.likelihood import Separated, fit_drm, solve_multipliers
+from fedspm.likelihood.dual import _all_at_home
 
 
 def quadratic(x):
@@ -259,6 +260,9 @@ def test_many_samples_far_apart_are_refused_without_a_table_of_all_pairs(monkeyp
     apart = [random.normal(3 * i, 0.1, size=(200, 1)) for i in range(12)]
     with pytest.raises(Separated):
         fit_drm(apart, basis=lambda x: np.c_[x, x**2])
+    z, sample, beta = np.array([[1.0, 1e8], [1.0, -1e8]]), np.array([0, 1]), np.array([[0.0, -1.0]])
+    for lead, certain in ((1e-3, True), (1e-9, False), (-1.0, False)):  # the second may be rounding of 1e8
+        assert _all_at_home(z, sample, beta, np.array([[lead, 0.0], [0.0, lead]])) == certain
 
 
 @pytest.mark.parametrize(
