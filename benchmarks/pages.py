@@ -67,15 +67,15 @@ def section(name: str) -> str:
 
 def table() -> str:
     """The README's: the default preset over the seeds that all rows have, without the paper's numbers, which are for
-    other encoders and shifts; below it how far FedSPM is ahead where there are several seeds."""
+    other encoders and shifts."""
     panel = PLAN.panel(PANELS["default"]).model_copy(update={"paper": {}})
     methods = panel_methods(PLAN, records("table1"), panel.name)
     seeds = f"{named_seeds(methods[0].curves).capitalize()}:"
-    return "\n".join([seeds, "", *beside_the_paper(panel, methods), *leads()])
+    return "\n".join([seeds, "", *beside_the_paper(panel, methods)])
 
 
-def leads() -> list[str]:
-    """How far FedSPM, 1× and C×, is ahead of every other row that shares several seeds with it."""
+def leads() -> str:
+    """Of docs/results.md: how far FedSPM, 1× and C×, is ahead of every other row that shares several seeds with it."""
     trained = records("table1").of_panel(PANELS["default"], PLAN)
     titles = {line["method"]: line["title"] for line in trained}
     methods = {method.name: method for method in method_rows(trained)}
@@ -89,8 +89,8 @@ def leads() -> list[str]:
                 differences = [MARKDOWN.difference(*each) for each in found if each]
                 rows.append([titles[other.name], ", ".join(map(str, shared)), *differences])
         said = f"How far {titles[name]} is ahead, in points, paired by seed, with its {CONFIDENCE:.0%} interval:"
-        text += ["", said, "", *markdown_table(["of", "seeds", "system", "average"], rows)] if rows else []
-    return text
+        text += [said, "", *markdown_table(["of", "seeds", "system", "average"], rows), ""] if rows else []
+    return "\n".join(text).strip()
 
 
 def tables(experiment: str) -> str:
@@ -117,8 +117,12 @@ def tables(experiment: str) -> str:
 
 def filled(page: str) -> str:
     """docs/results.md with its tables: each between `<!-- NAME -->` and `<!-- end -->`."""
-    between = r"<!-- (\w+) -->\n.*?<!-- end -->"
-    return re.sub(between, lambda at: f"<!-- {at[1]} -->\n\n{tables(at[1])}\n\n<!-- end -->", page, flags=re.DOTALL)
+
+    def written(found: re.Match[str]) -> str:
+        text = leads() if found[1] == "leads" else tables(found[1])
+        return f"<!-- {found[1]} -->\n\n{text}\n\n<!-- end -->"
+
+    return re.sub(r"<!-- (\w+) -->\n.*?<!-- end -->", written, page, flags=re.DOTALL)
 
 
 def all_settings() -> str:

@@ -107,15 +107,16 @@ def test_all_of_the_experiments_take_what_they_know():
 def test_a_panel_may_have_some_of_the_rows(tmp_path):
     plan = load_plan("ablation")
     cells = plan_cells(plan, Narrowed(panels=["cifar100"]), tmp_path)
-    assert [cell.row for cell in cells] == ["default", "held for 40 rounds"]
+    assert [cell.row for cell in cells] == ["default", "held for 200 rounds"]
     assert [(cell.panel, cell.row, cell.config.seed) for cell in plan_cells(plan, Narrowed(), tmp_path)] == plan.keys()
     records = recorded(tmp_path / "cells.jsonl", [line(cell) for cell in cells[:1]])
     assert missing(plan, records) == [
         "Fashion-MNIST, FedSPM (1×), C = 3, seed 0: all rows",
-        "CIFAR-100, FedSPM (1×), C = 3, seed 0: held for 40 rounds",
+        "CIFAR-100, FedSPM (1×), C = 3, seed 0: held for 200 rounds",
+        "CIFAR-100, FedSPM (C×), C = 3, seed 0: all rows",
     ]
-    with pytest.raises(FedSPMError, match=r"fashion-mnist has no held for 40 rounds"):
-        plan_cells(plan, Narrowed(rows=["held for 40 rounds"], panels=["fashion-mnist"]), tmp_path)
+    with pytest.raises(FedSPMError, match=r"fashion-mnist has no held for 200 rounds"):
+        plan_cells(plan, Narrowed(rows=["held for 200 rounds"], panels=["fashion-mnist"]), tmp_path)
     with pytest.raises(ValidationError, match="the panel cifar100 has a row 'x', which the plan has not"):
         Plan.model_validate({**plan.model_dump(), "panels": [{**plan.panels[1].model_dump(), "rows": ["x"]}]})
 

@@ -40,7 +40,7 @@ _CIFAR = {
 }
 OF_DATA: dict[str, dict[str, Any]] = {
     "cifar10": _CIFAR,
-    "cifar100": merged(_CIFAR, {"em": {"hold": 200}}),
+    "cifar100": _CIFAR,
     "fed-isic2019": {
         "rounds": 400,
         "predictor": {"dimension": 256, "batch_size": 32},

@@ -31,6 +31,7 @@ class Panel(Strict):
     paper: dict[str, tuple[str, str]] = Field(
         {}, description="the paper's system and average accuracy in per cent, by row, as it prints them"
     )
+    notes: dict[str, str] = Field({}, description="what a reader of a row must know beside its number")
 
 
 class Plan(Strict):

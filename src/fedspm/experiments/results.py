@@ -176,6 +176,8 @@ def panel_tables(plan: Plan, records: Records, panel: Panel) -> list[str]:
     for lines in same_seeds(records.of_panel(panel.name, plan)):
         methods, seeds = _titled(plan, lines), _seeds_of(lines)
         text += [f"{named_seeds(seeds).capitalize()}:", "", *beside_the_paper(panel, methods), ""]
+        if notes := [f"- {each.title}: {panel.notes[each.name]}" for each in methods if each.name in panel.notes]:
+            text += [*notes, ""]
         if len(seeds) > 1 < len(methods):
             text += [f"Difference to the best in points, paired by seed, with its {CONFIDENCE:.0%} interval:", ""]
             text += [*markdown_table(REACHED, difference_rows(methods, MARKDOWN)), ""]
