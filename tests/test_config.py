@@ -19,6 +19,15 @@ def test_the_papers_settings_are_the_defaults():
     assert (config.data.clients, config.data.alpha_inter, config.data.alpha_intra) == (8, 1.0, 2.0)
 
 
+def test_only_the_rate_of_rows_that_may_be_vectors_is_left_open():
+    assert resolve({}).predictor.learning_rate == 0.01  # images that are known before they are read
+    assert resolve({"data": {"name": "arrays"}}).predictor.learning_rate == "auto"
+    assert resolve({"data": {"name": "arrays"}, "preset": "paper"}).predictor.learning_rate == 0.01
+    assert resolve({"engine": "flower"}).predictor.learning_rate == "auto"  # the sites' own rows
+    with pytest.raises(FedSPMError, match=r"predictor\.learning_rate"):
+        resolve({"predictor": {"learning_rate": "fast"}})
+
+
 def test_the_paper_preset_is_the_method_as_printed():
     config = resolve({"preset": "paper"})
     assert config.em.start == "random"
@@ -46,13 +55,13 @@ def test_what_was_written_down_is_taken_even_where_it_means_nothing():
     assert recorded(said).data.clients == 8
 
 
-@pytest.mark.parametrize(("name", "hold"), [("cifar10", 40), ("cifar100", 200)])
-def test_the_papers_settings_for_cifar(name, hold):
+@pytest.mark.parametrize("name", ["cifar10", "cifar100"])
+def test_the_papers_settings_for_cifar(name):
     config = resolve({"data": {"name": name}})
     assert (config.rounds, config.predictor.dimension, config.router.dimension) == (400, 64, 64)
     assert (config.predictor.batch_size, config.data.clients, config.shift.inverted_channels) == (128, 8, "green")
     assert resolve({}).shift.inverted_channels == "all"
-    assert (config.em.hold, resolve({"data": {"name": name}, "preset": "paper"}).em.hold) == (hold, 0)
+    assert (config.em.hold, resolve({"data": {"name": name}, "preset": "paper"}).em.hold) == (40, 0)
 
 
 def test_the_papers_settings_for_fed_isic2019():

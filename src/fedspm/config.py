@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import Field, ValidationError
 
-from fedspm.core.settings import Settings
+from fedspm.core.settings import OF_IMAGES, Settings
 from fedspm.data.federation import Federation, Part
 from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.data.newcomer import Likeness, read_newcomer
@@ -25,7 +25,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
     # The method as printed, with a ResNet as He et al. have it: docs/decisions/0003.
     "paper": {
-        "predictor": {"normalisation": "batch", "grid": 1},
+        "predictor": {"normalisation": "batch", "grid": 1, "learning_rate": OF_IMAGES},
         "em": {"start": "random", "hold": 0, "scaled_steps": False, "server_step": 1.0},
     },
 }
@@ -188,7 +188,10 @@ def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
     preset = wanted.get("preset", "default")
     if not isinstance(preset, str) or preset not in PRESETS:
         raise FedSPMError(f"there is no preset {preset!r}; known are {', '.join(PRESETS)}")
-    return merged(Config().model_dump(), OF_DATA.get(_data_name(wanted), {}), PRESETS[preset])
+    name = _data_name(wanted)
+    images = name in (SAMPLE, *NAMED) and wanted.get("engine") != "flower"  # across machines they are the sites' own
+    known = {"predictor": {"learning_rate": OF_IMAGES}} if images else {}
+    return merged(Config().model_dump(), known, OF_DATA.get(name, {}), PRESETS[preset])
 
 
 def _data_name(wanted: Mapping[str, Any]) -> str:

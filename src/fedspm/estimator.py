@@ -227,7 +227,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
 def _differences(config: Config) -> dict[str, Any]:
     """What a configuration says beyond its preset and the parameters of the estimator, by dotted key."""
-    usual = resolve({"preset": config.preset})
+    usual = resolve({"preset": config.preset, "data": {"name": IN_MEMORY}})
     different: dict[str, Any] = {}
     for name, value in config:
         if name in OF_RUNS:

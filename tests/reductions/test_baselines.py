@@ -169,7 +169,7 @@ def test_joint_feddrm_is_plain_sgd_with_weight_decay_on_the_weighted_losses(vect
                 machine.bias.copy_(shared["tilt.gamma"][:, 0])
             model = torch.nn.ModuleList([network, head, machine])
             optimiser = torch.optim.SGD(
-                model.parameters(), lr=block.learning_rate, momentum=block.momentum, weight_decay=5e-4
+                model.parameters(), lr=algorithm.learning_rate("predictor"), momentum=block.momentum, weight_decay=5e-4
             )
             for batch in client.batches("supervised", block.batch_size, block.steps):
                 optimiser.zero_grad()

@@ -63,7 +63,7 @@ class FedAvg(Algorithm):
             self.weights(shared),
             lambda w, batch: self.cross_entropy(w, batch, shared, training=not fixed),
             client.batches("fine-tune", size, -(-epochs * client.n // size)),
-            learning_rate=block.learning_rate,
+            learning_rate=self.learning_rate("predictor"),
             momentum=block.momentum,
             fixed=(*fixed, *self.predictor.fixed),
         )

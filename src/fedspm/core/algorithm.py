@@ -15,7 +15,7 @@ from torch import Tensor, nn
 
 from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Reply, Rows, Tensors
-from fedspm.core.settings import EM, Block, Settings
+from fedspm.core.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
 from fedspm.encoders import Encoder, build_encoder
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.randomness import torch_generator
@@ -201,6 +201,18 @@ class Algorithm(ABC):
         order = torch.randperm(clients, generator=torch_generator(self.settings.seed, "participants", round))
         return sorted(order[:drawn].tolist())
 
+    def learning_rate(self, role: str) -> float:
+        """η of the first round. `auto` for vectors: a row pulls equally much in all rounds together, however many
+        rounds and rows there are. A short training then learns enough, and small clients are not overfitted."""
+        block: Predictor | Router = getattr(self.settings, role)
+        if block.learning_rate != "auto":
+            return block.learning_rate
+        if len(self.task.shape) > 1:
+            return OF_IMAGES
+        rows = sum(self.task.counts) / self.task.clients
+        visits = self.settings.schedule * block.steps * min(block.batch_size, rows) / rows  # of a row, in all rounds
+        return PULL / max(visits, PULL / FASTEST)
+
     def annealed(self, learning_rate: float, round: int) -> float:
         """η_t = η ½ (1 + cos(π t / T)), T the horizon."""
         return learning_rate * 0.5 * (1 + math.cos(math.pi * min(round / self.settings.schedule, 1)))
@@ -242,7 +254,7 @@ class Algorithm(ABC):
             parameters,
             objective,
             client.batches(step, block.batch_size, block.steps, **extra),
-            learning_rate=self.annealed(block.learning_rate, client.round),
+            learning_rate=self.annealed(self.learning_rate(encoder.role), client.round),
             momentum=block.momentum,
             fixed=encoder.fixed,
             scale=scale,

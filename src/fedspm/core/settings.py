@@ -6,21 +6,32 @@ from pydantic import Field, model_validator
 
 from fedspm.strict import Strict
 
+OF_IMAGES = 0.01  # `predictor.learning_rate = "auto"`
+PULL, FASTEST = 9.0, 0.1  # … of vectors: rate × visits of a row in all rounds, and the highest rate
+
 
 class Block(Strict):
     """One block of the M-step: an encoder, and the local SGD with momentum that trains it."""
 
     encoder: str = Field(description="resnet, cnn, mlp, auto (by the shape of x), or package.module:factory")
     dimension: int = Field(32, ge=1, description="output size of the encoder")
-    learning_rate: float = Field(0.01, gt=0, description="at round 0; annealed to zero by a cosine over the horizon")
     momentum: float = Field(ge=0, lt=1, description="starts at zero in every round")
     steps: int = Field(ge=0, description="local steps a round")
     batch_size: int = Field(128, ge=1, description="rows a step")
 
 
 class Predictor(Block):
+    learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
+        "auto",
+        description="at round 0; annealed to zero by a cosine over the horizon; auto: 0.01 for images, for vectors "
+        "by rows and rounds, at most 0.1 (docs/decisions/0016)",
+    )
     normalisation: Literal["group", "batch", "none"] = Field("group", description="normalisation inside the ResNet")
     grid: int = Field(4, ge=1, description="the ResNet averages its last maps to grid × grid; 1: to a point")
+
+
+class Router(Block):
+    learning_rate: float = Field(0.01, gt=0, description="at round 0; annealed to zero by a cosine over the horizon")
 
 
 class EM(Strict):
@@ -74,7 +85,7 @@ class Settings(Strict):
     )
     min_count: int = Field(10, ge=1, description="no sum over fewer rows than this leaves, except τ and updates")
     predictor: Predictor = Predictor(encoder="auto", momentum=0.9, steps=10)
-    router: Block = Block(encoder="auto", momentum=0.95, steps=15)
+    router: Router = Router(encoder="auto", momentum=0.95, steps=15)
     em: EM = EM()
     privacy: Privacy = Privacy()
     wire: Wire = Wire()

@@ -237,7 +237,7 @@ class Newcomers(DensityRatios):
             {name: head[name] for name in HEAD},
             objective,
             client.batches("supervised", block.batch_size, STEPS, responsibilities=responsibilities),
-            learning_rate=block.learning_rate * (1 - client.round / ROUNDS),
+            learning_rate=self.learning_rate("predictor") * (1 - client.round / ROUNDS),
             momentum=block.momentum,
             scale=self.head_scale(mixing),
         )
