@@ -1,10 +1,12 @@
 """Small federations that train in a second."""
 
+import os
+
 import hypothesis
 import pytest
 import torch
 
-from fedspm import Federation
+from fedspm import Federation, files
 from fedspm.core.settings import Settings
 from small import small_settings, toy_rows
 
@@ -40,3 +42,12 @@ def quick() -> Settings:
 @pytest.fixture
 def draw() -> torch.Generator:
     return torch.Generator().manual_seed(7)
+
+
+@pytest.fixture
+def usual_mask(monkeypatch):
+    """Everybody may read what is written, as on most machines."""
+    before = os.umask(0o022)
+    monkeypatch.setattr(files, "UMASK", 0o022)
+    yield
+    os.umask(before)

@@ -1,5 +1,7 @@
 """Rows and settings for trainings of a second."""
 
+from pathlib import Path
+
 import numpy as np
 
 from fedspm.core.settings import Settings
@@ -37,3 +39,9 @@ class Watcher:
         return round == self._stop_after
 
     def evaluated(self, metrics: object) -> None: ...
+
+
+def modes(folder: Path) -> dict[str, str]:
+    """Who may do what with the files and folders in a folder, as `chmod` takes it."""
+    found = {path.relative_to(folder).as_posix(): path for path in folder.rglob("*")}
+    return {name: f"{path.stat().st_mode & 0o777:o}" for name, path in found.items()}

@@ -47,7 +47,7 @@ def test_a_plugin_is_found_by_name_and_trains(with_plugin, tmp_path, algorithm):
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["shape"] == [3, 8, 8]
     assert manifest["encoders"]["predictor"]["parameters"] == 3 * 16 * 16 + 16 + 16 * 4 * 32 + 32
-    fedspm("resume", out, env=with_plugin)
+    fedspm("resume", out, "--allow-encoder", "patches", env=with_plugin)
 
 
 def test_the_plugins_median_is_the_median(with_plugin):

@@ -1,20 +1,26 @@
 """What is on the disk, and when; what a site keeps; the clock; the order of answers."""
 
 import os
+import signal
+import subprocess
+import sys
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.checkpoints import Checkpoint, checkpoint_folders, write_checkpoint
 from fedspm.engines.local import LocalEngine
+from fedspm.engines.rows import save_rows
 from fedspm.engines.store import REDONE, Store, save_tagged
 from fedspm.errors import DamagedFile, TrainingFailed
 from fedspm.files import UMASK, folder_atomically, write_atomically
 from fedspm.runs import Run, task_of
 from fedspm.training import Clock, begin, one_round
-from small import small_settings
+from small import modes, small_settings
 
 # -- files -------------------------------------------------------------------------------------------------------------
 
@@ -49,6 +55,44 @@ def test_a_file_may_be_read_by_whom_the_mask_lets(tmp_path):
     assert (tmp_path / "bundle").stat().st_mode & 0o777 == 0o777 & ~UMASK
 
 
+@pytest.mark.usefixtures("usual_mask")
+def test_what_is_private_may_be_read_by_nobody_else_from_its_first_byte(tmp_path, monkeypatch):
+    seen, fsync = [], os.fsync
+    monkeypatch.setattr(os, "fsync", lambda handle: (seen.append(os.fstat(handle).st_mode & 0o777), fsync(handle)))
+    write_atomically(tmp_path / "rows", "mine", private=True)
+    assert seen == [0o600]
+    write_atomically(tmp_path / "report", "everybody's")
+    assert modes(tmp_path) == {"rows": "600", "report": "644"}
+
+
+@pytest.mark.usefixtures("usual_mask")
+def test_a_private_folder_is_closed_before_it_has_its_name(tmp_path, monkeypatch):
+    seen, replace = [], os.replace
+    monkeypatch.setattr(
+        os, "replace", lambda old, new: (seen.append((modes(old), old.stat().st_mode)), replace(old, new))
+    )
+    with folder_atomically(tmp_path / "bundle", private=True) as folder:
+        assert folder.stat().st_mode & 0o777 == 0o700
+        (folder / "clients").mkdir()
+        (folder / "clients" / "head").write_text("private")
+    ((inside, itself),) = seen
+    assert inside == modes(tmp_path / "bundle") == {"clients": "700", "clients/head": "600"}
+    assert itself & 0o777 == 0o700
+
+
+@pytest.mark.usefixtures("usual_mask")
+def test_private_states_and_rows_are_private_on_the_disk(tmp_path):
+    tensors = {"a": torch.zeros(1)}
+    write_checkpoint(tmp_path, Checkpoint(1, 0.0, tensors, {"north": tensors}), keep=1)
+    (tmp_path / "site").mkdir()
+    filled(tmp_path / "site", (1, 0)).keep_shared(1, tensors)
+    save_rows(tmp_path / "site" / "rows.safetensors", np.zeros((2, 3)), ["ill", "well"])
+    Run(tmp_path).keep_sketch(tensors)
+    written = {name: mode for name, mode in modes(tmp_path).items() if (tmp_path / name).is_file()}
+    assert len(written) == 7  # shared, private and state.json; private, shared and rows of the site; the sketch
+    assert set(written.values()) == {"600"}
+
+
 # -- runs --------------------------------------------------------------------------------------------------------------
 
 
@@ -59,14 +103,37 @@ def test_a_round_that_is_evaluated_again_has_one_line(tmp_path):
     assert [(line["round"], line["value"]) for line in run.diagnostics()] == [(1, "a"), (2, "d")]
 
 
-def test_half_a_file_and_half_a_checkpoint_are_swept(tmp_path):
-    (tmp_path / "checkpoints" / ".round-00002.x7").mkdir(parents=True)
-    (tmp_path / "checkpoints" / "round-00001").mkdir()
-    for name in (".metrics.jsonl.x7", ".lock", "metrics.jsonl"):
+KILLED = """
+import os, pathlib, signal, sys
+from fedspm.files import folder_atomically, write_atomically
+os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
+path = pathlib.Path(sys.argv[1])
+if path.suffix:
+    write_atomically(path, "half of it")
+with folder_atomically(path) as folder:
+    (folder / "a").write_text("half of it")
+"""
+
+
+def test_half_a_file_and_half_a_checkpoint_are_swept_and_nothing_else(tmp_path):
+    (tmp_path / "checkpoints" / "round-00001").mkdir(parents=True)
+    kept = [".my.notes.txt", ".metrics.jsonl.swp", ".config.toml.12-backup.fedspm-partial", ".lock", "metrics.jsonl"]
+    kept += [f".bundle.{os.getppid()}-abcdefgh.fedspm-partial"]  # its writer lives
+    kept += ["checkpoints/.round-00002.mine", "checkpoints/round-00001/a"]
+    for name in kept:
         (tmp_path / name).write_text("")
+    before = set(tmp_path.rglob("*"))
+    for name in ("metrics.jsonl", "checkpoints/round-00002"):
+        killed = subprocess.run([sys.executable, "-c", KILLED, tmp_path / name], check=False)
+        assert killed.returncode == -signal.SIGKILL
+    left = {
+        path.relative_to(tmp_path).parent
+        for path in set(tmp_path.rglob("*")) - before
+        if path.parent in before or path.parent == tmp_path
+    }
+    assert left == {Path(), Path("checkpoints")}
     Run(tmp_path).sweep()
-    left = {path.relative_to(tmp_path).as_posix() for path in tmp_path.rglob("*")}
-    assert left == {".lock", "metrics.jsonl", "checkpoints", "checkpoints/round-00001"}
+    assert set(tmp_path.rglob("*")) == before
 
 
 def test_the_newest_checkpoints_are_kept(tmp_path):

@@ -9,13 +9,15 @@ import torch
 
 from fedspm import FederatedClassifier
 from fedspm.algorithms.fedspm import FedSPM
+from fedspm.checkpoints import DIGEST
 from fedspm.config import resolve
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.manifest import manifest
+from fedspm.report import write_report
 from fedspm.runs import Run, task_of
 from fedspm.serve.export import export
 from fedspm.training import train
-from small import Watcher, toy_rows
+from small import Watcher, modes, toy_rows
 
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 2}
 SMALL = {"components": 2, "rounds": 4, "eval_every": 2, "workers": 1, "predictor": BLOCK, "router": BLOCK}
@@ -36,8 +38,9 @@ def run(trained, tmp_path):
 
 
 def changed(path, **changes):
+    """What a file of JSON said; without its own digest, as runs had it before."""
     content = json.loads(path.read_text())
-    path.write_text(json.dumps(content | changes))
+    path.write_text(json.dumps({key: value for key, value in (content | changes).items() if key != DIGEST}))
     return content
 
 
@@ -131,6 +134,59 @@ def test_a_state_of_another_kind_is_damaged(run, change):
         run.latest()
 
 
+@pytest.mark.parametrize("change", [{"round": 2}, {"seconds": 1.0}, {"sha256": {}}])
+def test_a_state_that_was_changed_is_not_gone_on_with(run, change):
+    path = run.path / "checkpoints" / "round-00004" / "state.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | change))
+    with pytest.raises(DamagedFile, match=r"state\.json was changed after it was written: .*to go back to round-00002"):
+        run.latest()
+
+
+def test_a_checkpoint_of_another_round_is_noticed_without_a_digest_too(run):
+    changed(run.path / "checkpoints" / "round-00004" / "state.json", round=2)
+    with pytest.raises(DamagedFile, match=r"state\.json is of round 2, not of round-00004: it was changed"):
+        run.latest()
+
+
+def test_an_empty_configuration_is_called_empty(run):
+    (run.path / "config.toml").write_text("\n")
+    with pytest.raises(DamagedFile, match=r"config\.toml is empty; put the settings of this run back"):
+        run.go_on()
+
+
+def edited(run, old, new):
+    path = run.path / "config.toml"
+    assert path.read_text().count(old) == 1
+    path.write_text(path.read_text().replace(old, new))
+
+
+def test_settings_that_were_changed_are_said(run):
+    assert run.changes() == []
+    edited(run, "[data]", '# moved to another disk\n[data]\npath = "/elsewhere"')
+    assert run.changes() == []
+    edited(run, "eval_every = 2", "eval_every = 3")
+    (sentence,) = run.changes()
+    assert "config.toml were changed since the run was made" in sentence
+
+
+def test_another_torch_is_said(run, monkeypatch):
+    before = torch.__version__
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    (sentence,) = run.changes()
+    assert f"was begun with torch {before}, and this is torch 9.9" in sentence
+
+
+def test_of_an_older_run_nothing_is_known_and_nothing_is_said(run, monkeypatch):
+    content = run.manifest
+    del content["config_sha256"], content["versions"]
+    (run.path / "manifest.json").write_text(json.dumps(content))
+    changed(run.path / "checkpoints" / "round-00004" / "state.json")
+    edited(run, "eval_every = 2", "eval_every = 3")
+    monkeypatch.setattr(torch, "__version__", "9.9")
+    assert run.changes() == []
+    assert run.latest().round == 4
+
+
 @pytest.mark.parametrize("change", [{"shape": 7}, {"clients": None}, {"classes": "ill"}, {"encoders": []}])
 def test_a_manifest_of_another_kind_is_damaged(run, change):
     changed(run.path / "manifest.json", **change)
@@ -179,6 +235,32 @@ def stopped(archives, out, algorithm, after, **settings):
     return run
 
 
+def test_whoever_goes_on_is_told_what_has_changed_unless_it_was_us(archives, tmp_path, recwarn):
+    run = stopped(archives, tmp_path / "run", "fedspm", 2, horizon=5)
+    run.prolong(5, "more")
+    run.go_on()
+    assert not [each for each in recwarn if "config.toml" in str(each.message)]
+    edited(run, "rounds = 5", "rounds = 4")
+    with pytest.warns(UserWarning, match="were changed since the run was made"):
+        run.go_on()
+
+
+def test_a_run_that_was_killed_before_its_manifest_is_begun_again(archives, tmp_path, monkeypatch):
+    config = resolve({**SMALL, "data": {"name": str(archives)}})
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Run, "describe", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        Run.begin(tmp_path / "run", config, "killed")
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["config.toml"]
+    for folder, settings in (("run", {"seed": 1}), ("mine", {})):  # another training; a file beside it
+        if folder == "mine":
+            shutil.copytree(tmp_path / "run", tmp_path / "mine")
+            (tmp_path / "mine" / "notes").write_text("")
+        with pytest.raises(FedSPMError, match="already exists and is not touched"):
+            Run.begin(tmp_path / folder, resolve({**config.said(), **settings}), "test")
+    run, _ = Run.begin(tmp_path / "run", config, "again")
+    assert run.manifest["command"] == "again"
+
+
 @pytest.mark.parametrize("algorithm", ["fedbabu", "fedavg-ft", "cluster-fl"])
 def test_a_run_that_stops_between_evaluations_is_as_personal_as_one_that_ends_there(archives, tmp_path, algorithm):
     early = stopped(archives, tmp_path / "early", algorithm, 3, horizon=4)
@@ -190,6 +272,18 @@ def test_a_run_that_stops_between_evaluations_is_as_personal_as_one_that_ends_th
 
 def test_a_stop_in_the_last_round_stops_nothing(archives, tmp_path):
     assert stopped(archives, tmp_path / "run", "fedspm", 4).has_sketch()
+
+
+@pytest.mark.usefixtures("usual_mask")
+def test_what_shows_rows_or_holds_heads_is_for_the_owner_alone(archives, tmp_path):
+    run = stopped(archives, tmp_path / "run", "fedspm", None)
+    write_report(run, run.model(), run.federation())
+    export(run, tmp_path / "run" / "bundle")
+    written = {name: mode for name, mode in modes(run.path).items() if (run.path / name).is_file()}
+    others = {"config.toml", "manifest.json", "metrics.jsonl"}
+    assert {written.pop(name) for name in others} == {"644"}
+    assert {"report.html", "samples/queries.csv", "bundle/clients/north/node.safetensors"} <= written.keys()
+    assert set(written.values()) == {"600"}
 
 
 def test_a_model_of_an_unfinished_run_is_saved_as_unfinished(archives, tmp_path):

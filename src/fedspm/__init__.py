@@ -3,11 +3,12 @@
 The public names load on first use, so that `fedspm --help` does not wait for PyTorch.
 """
 
-from typing import TYPE_CHECKING, Any
-
 from fedspm.version import __version__
 
+TYPE_CHECKING = False  # typing's own is not imported: `python -m fedspm` still has the working directory on its path
 if TYPE_CHECKING:
+    from typing import Any
+
     from fedspm.data.federation import Federation
     from fedspm.estimator import FederatedClassifier
     from fedspm.runs import load_run
@@ -23,7 +24,7 @@ _HOME = {
 }
 
 
-def __getattr__(name: str) -> Any:
+def __getattr__(name: str) -> "Any":
     if name not in _HOME:
         raise AttributeError(f"module 'fedspm' has no attribute {name!r}")
     from importlib import import_module

@@ -1,6 +1,10 @@
 """`python -m fedspm`, for where no script is installed."""
 
-from fedspm.cli import main
+import sys
 
 if __name__ == "__main__":  # processes of nodes import this file again
+    if not sys.flags.safe_path:
+        del sys.path[0]  # the working directory, which may be a download: nothing in it is imported
+    from fedspm.cli import main
+
     main()

@@ -49,7 +49,7 @@ def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> No
     with Run(folder).locked(lambda: not teller.stopping):
         checkpoint = None
         if (folder / "manifest.json").exists():
-            run = Run.open(folder)
+            run = Run.open(folder, config.encoders)
             refuse_other_settings(run, config)
             checkpoint, federation = run.go_on()
             run.prolong(config.rounds, command)

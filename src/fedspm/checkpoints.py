@@ -1,5 +1,5 @@
 """Checkpoints: checkpoints/round-NNNNN/ with shared.safetensors, a file a client for what is private, and state.json,
-which has the SHA-256 of each.
+which has the SHA-256 of each and of itself. Only their owner may read them.
 
 A folder appears whole or not at all.
 """
@@ -7,10 +7,11 @@ A folder appears whole or not at all.
 import json
 import re
 import shutil
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from shlex import quote
+from typing import Any
 
 import safetensors
 from safetensors.torch import load, save
@@ -20,6 +21,7 @@ from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.files import as_file_name, folder_atomically, read_json, sha256
 
 FOLDER, SHARED = "checkpoints", "shared.safetensors"
+DIGEST = "state_sha256"  # of everything else in state.json
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Checkpoint:
 def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
     """The newest `keep` stay."""
     folder = run / FOLDER / f"round-{checkpoint.round:05d}"
-    with folder_atomically(folder) as temporary:
+    with folder_atomically(folder, private=True) as temporary:
         (temporary / "clients").mkdir()
         digests: dict[str, str] = {}
 
@@ -51,7 +53,8 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
             for i, (name, private) in enumerate(checkpoint.privates.items())
         }
         state = {"round": checkpoint.round, "seconds": checkpoint.seconds, "clients": files, "sha256": digests}
-        (temporary / "state.json").write_text(json.dumps(state, indent=2, ensure_ascii=False), "utf-8")
+        content = json.dumps(state | {DIGEST: _digest(state)}, indent=2, ensure_ascii=False)
+        (temporary / "state.json").write_text(content, "utf-8")
     for old in checkpoint_folders(run)[:-keep]:
         shutil.rmtree(old)
 
@@ -63,7 +66,7 @@ def newest_checkpoint(run: Path, clients: Collection[str], *, across_sites: bool
         raise FedSPMError(f"{run} has no checkpoint yet; train it with: fedspm resume {quote(str(run))}")
     folder = folders[-1]
     try:
-        state = read_json(folder / "state.json")
+        state = _read_state(folder)
         files = dict(state["clients"])
         if files.keys() != set(clients) and (files or not across_sites):
             raise DamagedFile(f"{folder / 'state.json'} is damaged: its clients are not those of the manifest")
@@ -74,8 +77,25 @@ def newest_checkpoint(run: Path, clients: Collection[str], *, across_sites: bool
     except DamagedFile as error:
         advice = f"delete {folder} to go back to {folders[-2].name}" if len(folders) > 1 else "there is no earlier one"
         raise DamagedFile(f"{error}; {advice}") from error
-    except (KeyError, TypeError, ValueError) as error:
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise DamagedFile(f"{folder / 'state.json'} is damaged: {error!r}") from error
+
+
+def _read_state(folder: Path) -> dict[str, Any]:
+    """state.json, unless it is not as it was written: whoever went on from another round would get a wrong result."""
+    path = folder / "state.json"
+    state: dict[str, Any] = read_json(path)
+    if state.pop(DIGEST, None) not in (None, _digest(state)):  # runs of before 2026-11-18 have none
+        raise DamagedFile(f"{path} was changed after it was written: its SHA-256 is another")
+    if int(state["round"]) != round_of(folder):
+        raise DamagedFile(
+            f"{path} is of round {state['round']}, not of {folder.name}: it was changed, renamed or copied"
+        )
+    return state
+
+
+def _digest(state: Mapping[str, Any]) -> str:
+    return sha256(json.dumps(state, sort_keys=True).encode())
 
 
 def checkpoint_folders(run: Path) -> list[Path]:

@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from torch import nn
 
 from fedspm.core.semiparametric import require_semiparametric
 from fedspm.core.settings import Block
@@ -24,7 +25,8 @@ def bridges(runs: Sequence[Run]) -> list[tuple[Run, str, Bridge | None]]:
     for run in runs:
         lines = run.diagnostics()
         if not lines:
-            require_semiparametric(run.algorithm())
+            stand_ins = {role: nn.Flatten() for role in ("predictor", "router")}  # the networks do not matter here
+            require_semiparametric(run.algorithm(stand_ins))
             raise FedSPMError(f"{run.path} was not diagnosed; train with --diagnose-every 1")
         for gauge in ("fixed", "raw"):
             found.append((run, gauge, bridge_errors(lines, gauge) if solved_lines(lines, gauge) else None))

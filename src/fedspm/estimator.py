@@ -1,6 +1,6 @@
 """FederatedClassifier: the whole system behind scikit-learn's interface."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -212,10 +212,16 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     @classmethod
     def load(
-        cls, path: str | Path, *, predictor: nn.Module | None = None, router: nn.Module | None = None
+        cls,
+        path: str | Path,
+        *,
+        predictor: nn.Module | None = None,
+        router: nn.Module | None = None,
+        allow: Collection[str] = (),
     ) -> "FederatedClassifier":
-        """A model that was saved, or the newest checkpoint of a run. Networks of your own are given again."""
-        run = Run.open(Path(path))
+        """A model that was saved, or the newest checkpoint of a run. Networks of your own are given again; an encoder
+        that the folder names as "package.module:factory" is imported only if `allow` has that name."""
+        run = Run.open(Path(path), allow)
         networks = {role: network for role, network in (("predictor", predictor), ("router", router)) if network}
         config = run.config
         plain = {name: getattr(config, name) for name in PLAIN}

@@ -16,21 +16,26 @@ from typing import Any
 
 from fedspm.errors import DamagedFile, FedSPMError
 
+PARTIAL = ".fedspm-partial"  # how the name ends of what is not yet whole
 UMASK = os.umask(0)  # there is no way to read it without setting it
 os.umask(UMASK)
 
 
-def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """All of it or nothing: written beside the target, flushed to the disk, then renamed over it."""
+def write_atomically(path: Path, content: str | bytes, *, private: bool = False) -> None:
+    """All of it or nothing: written beside the target, flushed to the disk, then renamed over it.
+
+    Nobody else may read what is `private`, not for a moment; everything else, who the umask lets.
+    """
     data = content.encode() if isinstance(content, str) else content
     with explained(path):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(PARTIAL, _prefix(path), path.parent)  # which only its owner may read
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, mode & ~UMASK)
+            if not private:
+                os.chmod(temporary, 0o666 & ~UMASK)
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -39,22 +44,26 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
 
 def write_secret(path: Path, content: bytes) -> None:
     """Nobody else may read it, not for a moment."""
-    write_atomically(path, content, 0o600)
+    write_atomically(path, content, private=True)
 
 
 @contextmanager
-def folder_atomically(path: Path) -> Iterator[Path]:
-    """A folder that appears under its name only when everything in it is on the disk."""
+def folder_atomically(path: Path, *, private: bool = False) -> Iterator[Path]:
+    """A folder that appears under its name only when everything in it is on the disk; until then, and afterwards if it
+    is `private`, only its owner may look into it."""
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
-        temporary = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+        temporary = Path(tempfile.mkdtemp(PARTIAL, _prefix(path), path.parent))
         try:
             yield temporary
             for each in (*temporary.rglob("*"), temporary):
+                if private:
+                    each.chmod(0o700 if each.is_dir() else 0o600)
                 _flush(each)
-            temporary.chmod(0o777 & ~UMASK)
+            if not private:
+                temporary.chmod(0o777 & ~UMASK)
             if path.exists():  # moved aside first: to delete many files takes long, and a kill may come
-                before = Path(tempfile.mkdtemp(dir=path.parent, prefix=f".{path.name}."))
+                before = Path(tempfile.mkdtemp(PARTIAL, _prefix(path), path.parent))
                 os.replace(path, before)
                 try:
                     os.replace(temporary, path)
@@ -68,6 +77,43 @@ def folder_atomically(path: Path) -> Iterator[Path]:
         except BaseException:
             shutil.rmtree(temporary, ignore_errors=True)
             raise
+
+
+def is_partial(name: str) -> bool:
+    """Is this what the two functions above call something while they write it?"""
+    return _writer(name) is not None
+
+
+def remove_partial(folder: Path) -> None:
+    """Remove what killed processes left half-written in a folder; what somebody is writing stays."""
+    for path in folder.glob(f".*{PARTIAL}"):
+        writer = _writer(path.name)
+        if writer is not None and not _at_work(writer):
+            shutil.rmtree(path) if path.is_dir() and not path.is_symlink() else path.unlink()
+
+
+def _prefix(path: Path) -> str:
+    return f".{path.name}.{os.getpid()}-"
+
+
+def _writer(name: str) -> int | None:
+    """The process that was writing what is called so; None if it is none of ours."""
+    found = re.fullmatch(rf"\..+\.(\d{{1,9}})-[a-z0-9_]{{8}}{re.escape(PARTIAL)}", name)
+    return int(found[1]) if found else None
+
+
+def _at_work(process: int) -> bool:
+    """Does another process of this number live? This one is not writing while it tidies up; in a container a process
+    often has the number of the one that was killed."""
+    if process == os.getpid():
+        return False
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:  # somebody else's
+        return True
+    return True
 
 
 def as_file_name(name: str) -> str:

@@ -176,7 +176,7 @@ def _derived(
             parameters = model.algorithm.parameters(model.shared, model.privates[0])
             seconds = {"seconds": after.seconds, "seconds_per_round": after.seconds / max(1, after.round)}
             made.record({"round": after.round, **evaluate(model, federation), "parameters": parameters, **seconds})
-    return Run.open(out)
+    return Run.open(out, run.allowed)
 
 
 def _derived_manifest(

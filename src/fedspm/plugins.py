@@ -1,11 +1,17 @@
-"""What other packages add under a name, through entry points: algorithms, encoders, data sets (docs/extending.md)."""
+"""What other packages add under a name, through entry points: algorithms, encoders, data sets (docs/extending.md); and
+whose code may be run because a file names it."""
 
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
+from shlex import quote
 from typing import Any, Literal
 
 from fedspm.errors import FedSPMError
 
 Kind = Literal["algorithms", "encoders", "data"]
+ENCODERS = ("resnet", "cnn", "mlp", "auto")  # of this package
 
 
 def plugin(kind: Kind, name: str) -> Any | None:
@@ -23,6 +29,34 @@ def plugin(kind: Kind, name: str) -> Any | None:
 
 def plugin_names(kind: Kind) -> list[str]:
     return sorted({point.name for point in _points(kind)})
+
+
+def require_allowed(source: str, allowed: Collection[str]) -> None:
+    """Refuse an encoder that only a run folder or a bundle names, unless the operator allows it by the same name: to
+    build it runs code from outside this package. Nothing is imported here."""
+    if source in ENCODERS or source in allowed:
+        return
+    module, colon, _ = source.partition(":")
+    offered = [_origin(point) for point in _points("encoders") if point.name == source]
+    whose = [f"the module {module}"] if colon else offered
+    if whose:  # an unknown name runs nothing, and is refused where it is looked for
+        raise FedSPMError(
+            f"the encoder {source!r} is not part of FedSPM and would run code of {whose[0]}; if you trust that code, "
+            f"allow it by name: --allow-encoder {quote(source)}, in Python allow=({source!r},)"
+        )
+
+
+@contextmanager
+def working_directory_last() -> Iterator[None]:
+    """While a name that the user gave is looked for: the working directory is searched too, after everything else."""
+    added = "" not in sys.path
+    if added:
+        sys.path.append("")
+    try:
+        yield
+    finally:
+        if added:
+            sys.path.remove("")
 
 
 def _points(kind: Kind) -> list[EntryPoint]:

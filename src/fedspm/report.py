@@ -36,7 +36,7 @@ def write_report(run: Run, model: Model, federation: Federation) -> tuple[Path, 
         privacy=sentence(metrics["privacy"]) if "privacy" in metrics else None,
         sections=_sections(run, model, federation),
     )
-    write_atomically(path, page)
+    write_atomically(path, page, private=True)  # rows are to be seen in it
     return path, _write_samples(samples, federation)
 
 
@@ -47,17 +47,17 @@ def _write_samples(folder: Path, federation: Federation) -> Path:
     if len(federation.shape) == 3 and (federation.shape[0] not in (1, 3) or not are_pixels(federation.range)):
         archive = io.BytesIO()  # no image file holds such channels or values
         np.savez(archive, x=np.array([part.x[0].numpy() for part in tests]))
-        write_atomically(folder / "queries.npz", archive.getvalue())
+        write_atomically(folder / "queries.npz", archive.getvalue(), private=True)
         return folder / "queries.npz"
     if len(federation.shape) == 3:
         for name, part in zip(file_names(federation.names), federation.test or (), strict=False):
             if len(part):
-                write_atomically(folder / f"{name}.png", encode_png(part.x[0]))
+                write_atomically(folder / f"{name}.png", encode_png(part.x[0]), private=True)
         return folder / "*.png"
     header = federation.columns or [f"x{k}" for k in range(federation.shape[0])]
     text = io.StringIO()
     csv.writer(text, lineterminator="\n").writerows([header, *(part.x[0].tolist() for part in tests)])
-    write_atomically(folder / "queries.csv", text.getvalue())
+    write_atomically(folder / "queries.csv", text.getvalue(), private=True)
     return folder / "queries.csv"
 
 

@@ -6,20 +6,22 @@ Everything is written atomically, tensors as safetensors and the rest as text; n
 import json
 import os
 import re
-import shutil
-from collections.abc import Callable, Iterator, Mapping, Set
+import warnings
+from collections.abc import Callable, Collection, Iterator, Mapping, Set
 from contextlib import contextmanager
 from pathlib import Path
 from shlex import quote
 from typing import Any
 
 import numpy as np
+import torch
 from filelock import FileLock, Timeout
 from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedspm.algorithms import algorithm_named
 from fedspm.checkpoints import (
+    FOLDER,
     Checkpoint,
     checkpoint_folders,
     newest_checkpoint,
@@ -35,27 +37,30 @@ from fedspm.data.federation import Federation
 from fedspm.data.settings import IN_MEMORY, OWN
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.evaluation import Model
-from fedspm.files import explained, read_json, write_atomically
+from fedspm.files import explained, is_partial, read_json, remove_partial, sha256, write_atomically
 from fedspm.manifest import ELSEWHERE, manifest
+from fedspm.plugins import require_allowed
 
 REPEATED = "repeated.jsonl"
 LOCK = ".lock"
 SKETCH = "sketch.safetensors"
+SETTINGS_DIGEST = "config_sha256"  # in the manifest: of the settings in config.toml, wherever the data lies
 GIVEN = "given"  # encoder of a model whose network was given from Python
 
 
 class Run:
-    """A run folder that exists."""
+    """A run folder that exists. Encoders from outside this package are built only if `allowed` has their names."""
 
-    def __init__(self, path: Path):
+    def __init__(self, path: Path, allowed: Collection[str] = ()):
         self.path = path
+        self.allowed = frozenset([allowed] if isinstance(allowed, str) else allowed)
 
     # -- making and opening ------------------------------------------------------------------------------------------
 
     @classmethod
     def begin(cls, path: Path, config: Config, command: str) -> tuple["Run", Federation]:
         """A new run, with the data it trains on; whatever is wrong with either is said before the folder is made."""
-        refuse_existing(path)
+        refuse_existing(path, config)
         federation = config.federation()
         if not any(map(len, federation.test or ())):
             raise FedSPMError("no client has a row to evaluate on; set a larger data.test_fraction, or bring test rows")
@@ -69,6 +74,8 @@ class Run:
     def go_on(self) -> tuple["Checkpoint | None", Federation]:
         """Where a stopped or killed run goes on, and its data; None if it was killed before its first checkpoint."""
         self.sweep()
+        for sentence in self.changes():
+            warnings.warn(sentence, stacklevel=2)
         self.metrics()  # damage is better found now than at the next evaluation
         return (self.latest() if self.has_checkpoint() else None), self.federation()
 
@@ -90,8 +97,8 @@ class Run:
             )
         for name in (SKETCH, "report.html"):  # of parameters that will change; made again at the end
             (self.path / name).unlink(missing_ok=True)
-        self.describe(self.manifest | {"command": f"{self.manifest.get('command', '')}; {command}"})
         write_atomically(self.path / "config.toml", config.model_copy(update={"rounds": rounds}).to_toml())
+        self.describe(self.manifest | {"command": f"{self.manifest.get('command', '')}; {command}"})
 
     @contextmanager
     def locked(self, patient: Callable[[], bool] = lambda: False) -> Iterator[None]:
@@ -116,32 +123,67 @@ class Run:
 
     @classmethod
     def create(cls, path: Path, config: Config, manifest: Mapping[str, Any]) -> "Run":
-        refuse_existing(path)
+        refuse_existing(path, config)
         with explained(path):
             path.mkdir(parents=True, exist_ok=True)
-        run = cls(path)
+        run = cls(path, config.encoders)  # which the user has named just now
+        run.sweep()
         write_atomically(path / "config.toml", config.to_toml())
-        write_atomically(path / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False))
+        run.describe(manifest)
         return run
 
     @classmethod
-    def open(cls, path: Path) -> "Run":
+    def open(cls, path: Path, allowed: Collection[str] = ()) -> "Run":
         if not (path / "manifest.json").exists():
             raise FedSPMError(
                 f"{path} is not a run: it has no manifest.json; give the folder that `fedspm train` wrote"
             )
-        return cls(path)
+        return cls(path, allowed)
 
     def begun(self) -> bool:
         return (self.path / "manifest.json").exists()
 
     def describe(self, manifest: Mapping[str, Any]) -> None:
-        """Across sites the folder comes first; who takes part is known when they have come."""
-        write_atomically(self.path / "manifest.json", json.dumps(manifest, indent=2, ensure_ascii=False))
+        """The manifest, with the digest of the settings as they are now. Across sites the folder comes first; who takes
+        part is known when they have come."""
+        content = {**manifest, SETTINGS_DIGEST: self._settings_digest()}
+        write_atomically(self.path / "manifest.json", json.dumps(content, indent=2, ensure_ascii=False))
+
+    def changes(self) -> list[str]:
+        """What is not as it was when the run was made or last prolonged, a sentence each. A run whose manifest does not
+        say how it was has none."""
+        known = self.manifest
+        digest, version = known.get(SETTINGS_DIGEST), known.get("versions", {}).get("torch")
+        found = []
+        if digest not in (None, self._settings_digest()):
+            found.append(
+                f"the settings in {self.path / 'config.toml'} were changed since the run was made: rounds from here on "
+                "are trained with other settings than those before"
+            )
+        if version not in (None, torch.__version__):
+            found.append(
+                f"{self.path} was begun with torch {version}, and this is torch {torch.__version__}: the result will "
+                "not be the same to the bit as without the stop"
+            )
+        return found
+
+    def _settings_digest(self) -> str:
+        """Of what config.toml says; that of data.path is left out, for data may be moved and has a fingerprint."""
+        said = self._said()
+        data = {key: value for key, value in said.get("data", {}).items() if key != "path"}
+        return sha256(json.dumps(said | {"data": data}, sort_keys=True, default=str).encode())
+
+    def _said(self) -> dict[str, Any]:
+        said = load_config(path := self.path / "config.toml")
+        if not said:
+            raise DamagedFile(
+                f"{path} is empty; put the settings of this run back, which its report.html shows as well"
+            )
+        return said
 
     @property
     def config(self) -> Config:
-        return recorded(load_config(self.path / "config.toml"))
+        return recorded(self._said())
 
     @property
     def manifest(self) -> dict[str, Any]:
@@ -174,13 +216,20 @@ class Run:
 
     def algorithm(self, networks: Mapping[str, nn.Module] | None = None) -> Algorithm:
         """The algorithm of this run. Networks that were given from Python have to be given again: they are code."""
+        self.require_allowed(networks or {})
         config = self.config
-        for role in ("predictor", "router"):
-            if getattr(config, role).encoder == GIVEN and role not in (networks or {}):
+        return algorithm_named(config.algorithm)(config, self.task, networks)
+
+    def require_allowed(self, networks: Collection[str] = ()) -> None:
+        """Refuse encoders that only this folder names, for roles without a network: it may come from anybody."""
+        for role, source in zip(("predictor", "router"), self.config.encoders, strict=True):
+            if role in networks:
+                continue
+            if source == GIVEN:
                 raise FedSPMError(
                     f"{self.path} was trained with a {role} network of your own; give it again: {role}=network"
                 )
-        return algorithm_named(config.algorithm)(config, self.task, networks)
+            require_allowed(source, self.allowed)
 
     def model(self, networks: Mapping[str, nn.Module] | None = None) -> Model:
         """The newest checkpoint, ready to route and predict."""
@@ -258,7 +307,7 @@ class Run:
     # -- the sketch of the baseline ----------------------------------------------------------------------------------
 
     def keep_sketch(self, sketch: Mapping[str, Tensor]) -> None:
-        write_atomically(self.path / SKETCH, save(plain(sketch)))
+        write_atomically(self.path / SKETCH, save(plain(sketch)), private=True)
 
     def has_sketch(self) -> bool:
         return (self.path / SKETCH).exists()
@@ -272,10 +321,9 @@ class Run:
         return read_tensors(self.path / SKETCH)
 
     def sweep(self) -> None:
-        """Remove what a killed process left half-written."""
-        for pattern in (".*.*.*", "checkpoints/.round-*"):  # .metrics.jsonl.…, .report.html.…, .sketch.safetensors.…
-            for leftover in self.path.glob(pattern):
-                shutil.rmtree(leftover) if leftover.is_dir() else leftover.unlink()
+        """Remove what a killed process left half-written, and nothing else."""
+        for folder in (self.path, self.path / FOLDER):
+            remove_partial(folder)
 
     # -- the data it was made from -----------------------------------------------------------------------------------
 
@@ -313,8 +361,18 @@ def require_same(run: Run, federation: Federation) -> None:
         )
 
 
-def refuse_existing(path: Path) -> None:
-    if path.exists() and (not path.is_dir() or any(each.name != LOCK for each in path.iterdir())):
+def refuse_existing(path: Path, config: Config | None = None) -> None:
+    """Refuse a folder with anything in it. One in which a run with this very `config` was killed before it began has
+    only its config.toml, which will be the same again, and is taken up."""
+    if not path.exists():
+        return
+    found = (
+        [each for each in path.iterdir() if each.name != LOCK and not is_partial(each.name)]
+        if path.is_dir()
+        else [path]
+    )
+    begun = config and found == [path / "config.toml"] and found[0].read_bytes() == config.to_toml().encode()
+    if found and not begun:
         hint = f", or go on with it: `fedspm resume {quote(str(path))}`" if (path / "manifest.json").exists() else ""
         raise FedSPMError(f"{path} already exists and is not touched; choose another folder{hint}")
 
@@ -323,6 +381,6 @@ def task_of(federation: Federation) -> Task:
     return Task(federation.shape, len(federation.classes), federation.names, federation.counts)
 
 
-def load_run(path: str | os.PathLike[str]) -> Run:
-    """Open a run folder."""
-    return Run.open(Path(path))
+def load_run(path: str | os.PathLike[str], *, allow: Collection[str] = ()) -> Run:
+    """Open a run folder. `allow` names encoders from outside this package that may run their code."""
+    return Run.open(Path(path), allow)

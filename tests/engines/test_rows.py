@@ -1,5 +1,7 @@
 """A site's rows: from a file that it made, or from a function of its own."""
 
+import sys
+
 import numpy as np
 import pytest
 import torch
@@ -47,3 +49,14 @@ def test_a_site_file_in_another_encoding_gets_a_sentence(tmp_path):
     (tmp_path / "site.toml").write_bytes('name = "Zürich"\nrows = "rows.safetensors"\n'.encode("latin-1"))
     with pytest.raises(FedSPMError, match=r"site\.toml cannot be read"):
         SiteConfig.read(tmp_path / "site.toml")
+
+
+def test_a_function_in_the_working_directory_is_found_after_everything_else(tmp_path, monkeypatch):
+    (tmp_path / "rows_of_ours.py").write_text("import colorsys\n\ndef load():\n    return [[1.0], [2.0]], [0, 1]\n")
+    (tmp_path / "colorsys.py").write_text("raise AssertionError('not the one of the standard library')")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.delitem(sys.modules, "colorsys", raising=False)
+    before = list(sys.path)
+    assert len(load_rows("rows_of_ours:load").train) == 2
+    assert sys.path == before
+    del sys.modules["rows_of_ours"]

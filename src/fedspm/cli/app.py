@@ -1,6 +1,7 @@
 """The program itself: what every command hangs on, and how errors reach a person."""
 
 import io
+import os
 import sys
 import warnings
 from functools import cache
@@ -33,7 +34,7 @@ def main() -> None:
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="replace")  # a terminal that knows no γ shows a question mark
-    sys.path.insert(0, "")  # encoders of one's own are found in the working directory, as with `python -m`
+    os.environ["PYTHONSAFEPATH"] = "1"  # nor do processes that are started here import from the working directory
     try:
         app()
     except FedSPMError as error:

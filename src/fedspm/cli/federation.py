@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from fedspm.cli.app import app
-from fedspm.cli.options import Set, layers
+from fedspm.cli.options import AllowEncoder, Set, layers
 from fedspm.cli.speaking import counted, say, show_results
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console
@@ -136,10 +136,14 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run across sites.")],
     superlink: SuperLink,
     root_certificates: RootCertificates = None,
+    allow_encoder: AllowEncoder = None,
 ) -> None:
     """The operator: go on after the last complete round, on the same SuperLink or on a new one."""
+    from fedspm.runs import Run
+
     if not (run / "config.toml").exists():
         raise FedSPMError(f"{run} is not a run: it has no config.toml")
+    Run(run, allow_encoder or ()).require_allowed()
     _go(run, superlink, root_certificates)
 
 

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedspm.cli.app import app
-from fedspm.cli.options import AsJson, RunFolder
+from fedspm.cli.options import AllowEncoder, AsJson, RunFolder
 from fedspm.cli.speaking import say, show_results
 from fedspm.terminal import console, plain_table
 
@@ -56,12 +56,13 @@ def route(
         list[Path], typer.Argument(metavar="FILE...", help="Image files; or tables (.csv, .parquet, .npz) of vectors.")
     ],
     as_json: AsJson = False,
+    allow_encoder: AllowEncoder = None,
 ) -> None:
     """Route images or vectors to the client they resemble most, and predict there."""
     from fedspm.queries import answer, read_queries
     from fedspm.runs import Run
 
-    opened = Run.open(run)
+    opened = Run.open(run, allow_encoder or ())
     queries = read_queries(opened, files)
     for query, reply in zip(queries, answer(opened, queries), strict=True):
         if as_json:

@@ -6,6 +6,13 @@ from typing import Annotated, Any
 import typer
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `fedspm train` wrote.")]
+AllowEncoder = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME",
+        help="An encoder from outside FedSPM, as the run names it, that may run its code. Repeatable. (default: none)",
+    ),
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]
 ConfigFile = Annotated[Path | None, typer.Argument(metavar="CONFIG.toml", help="Configuration file.")]
 DataSet = Annotated[

@@ -9,7 +9,7 @@ from typing import Annotated
 import typer
 
 from fedspm.cli.app import app
-from fedspm.cli.options import RunFolder
+from fedspm.cli.options import AllowEncoder, RunFolder
 from fedspm.cli.speaking import program, say
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console
@@ -25,6 +25,7 @@ def export(
     site: Annotated[
         Path | None, typer.Option(metavar="SITE.toml", help="At a site: write its own node; RUN is then the run's id.")
     ] = None,
+    allow_encoder: AllowEncoder = None,
 ) -> None:
     """Write what a router and the node of each client need, in a folder each."""
     if site is not None:
@@ -32,7 +33,7 @@ def export(
     from fedspm.runs import Run
     from fedspm.serve.export import export
 
-    opened = Run.open(run)
+    opened = Run.open(run, allow_encoder or ())
     with console.status("writing the bundle"):
         done = export(opened, out, false_alarms)
     if not done.clients:

@@ -3,9 +3,13 @@
 import shlex
 import shutil
 import sys
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+from fedspm.plugins import ENCODERS
 from fedspm.terminal import console, results_table
+
+if TYPE_CHECKING:
+    from fedspm.runs import Run
 
 INTERRUPTED = 130  # the exit code of a command that was stopped by a person
 
@@ -35,3 +39,9 @@ def as_typed() -> str:
 def program() -> str:
     """How this program was called: `.venv/bin/fedspm` where no environment is active."""
     return "fedspm" if shutil.which("fedspm") or not sys.argv[0].endswith("fedspm") else sys.argv[0]
+
+
+def allowing(run: "Run") -> str:
+    """What is to be typed behind a command so that it builds the run's encoders from outside this package."""
+    outside = dict.fromkeys(name for name in run.config.encoders if name not in ENCODERS)
+    return "".join(f" --allow-encoder {shlex.quote(name)}" for name in outside)

@@ -9,6 +9,7 @@ import typer
 
 from fedspm.cli.app import app
 from fedspm.cli.options import (
+    AllowEncoder,
     AlphaInter,
     AlphaIntra,
     Clients,
@@ -24,7 +25,7 @@ from fedspm.cli.options import (
     Set,
     layers,
 )
-from fedspm.cli.speaking import INTERRUPTED, as_typed, counted, program, say, show_results
+from fedspm.cli.speaking import INTERRUPTED, allowing, as_typed, counted, program, say, show_results
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console, watching
 
@@ -122,16 +123,18 @@ def resume(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Train up to this round of its schedule (--horizon). (default: as begun)")
     ] = None,
+    allow_encoder: AllowEncoder = None,
 ) -> None:
     """Go on with a run that was stopped, killed or meant to end here; the result is the same as without the stop."""
     from fedspm.runs import Run
 
-    opened = Run.open(run)
+    opened = Run.open(run, allow_encoder or ())
     if opened.across_sites:
         raise FedSPMError(
             f"{run} is trained across sites; go on with: {program()} federation resume {quote(str(run))} "
             "--superlink HOST:PORT" + (" (for as many rounds as it began with)" if rounds else "")
         )
+    opened.require_allowed()
     with opened.locked():
         with console.status("reading the data"):
             checkpoint, federation = opened.go_on()
@@ -175,7 +178,7 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     with watching(config.rounds, done, run.path / "tensorboard" if config.tensorboard else None) as watcher:
         done = train(config, federation, run.algorithm(), run, watcher, checkpoint)
     if done < config.rounds:
-        say(f"stopped after round {done}; go on with: {program()} resume {quote(str(run.path))}")
+        say(f"stopped after round {done}; go on with: {program()} resume {quote(str(run.path))}{allowing(run)}")
         raise typer.Exit(INTERRUPTED)
     with console.status("writing the report"):
         report, samples = write_report(run, run.model(), federation)
@@ -184,6 +187,6 @@ def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None"
     say(f"report    {report}")
     if run.algorithm().routes:
         what = f"{quote(str(samples.parent))}/{samples.name}"  # which may be a pattern, and is not quoted
-        say(f"try next  {program()} route {quote(str(run.path))} {what}")
+        say(f"try next  {program()} route {quote(str(run.path))} {what}{allowing(run)}")
     if config.data.name == "fashion-sample":
         say(f"          {program()} train --data fashion-mnist     (all 70,000 images)")

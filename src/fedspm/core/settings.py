@@ -96,5 +96,10 @@ class Settings(Strict):
         return Settings.model_validate({name: getattr(self, name) for name in Settings.model_fields})
 
     @property
+    def encoders(self) -> tuple[str, str]:
+        """What is named as the predictor's encoder and as the router's."""
+        return self.predictor.encoder, self.router.encoder
+
+    @property
     def schedule(self) -> int:
         return self.horizon or self.rounds

@@ -68,14 +68,16 @@ class Log:
 def serve_run(grid: Grid, folder: Path, log: Log) -> None:
     look_for_parts_soon()
     torch.set_num_threads(1)  # as every engine: the bits must not depend on the machine's cores
-    run = Run(folder)
-    config = run.config
+    config = Run(folder).config
+    run = Run(folder, config.encoders)  # which the operator has named, or allowed to resume with
     post = Post(grid, Waiting(config.sites.wait, config.sites.min_clients, POLL))
     soon = time.monotonic() + 5
     with run.locked(lambda: time.monotonic() < soon):  # whoever follows the run looks at the lock now and then
         nodes: dict[str, int] = {}
         if run.begun():
             run.sweep()
+            for sentence in run.changes():
+                log(f"warning: {sentence}")
             log(f"going on after round {run.last_round() or 0}")
         else:
             sites = gather(post, config, log)

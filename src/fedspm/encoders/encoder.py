@@ -17,7 +17,7 @@ from fedspm.encoders.cnn import CNN, SMALLEST
 from fedspm.encoders.mlp import MLP
 from fedspm.encoders.resnet import ResNet
 from fedspm.errors import FedSPMError
-from fedspm.plugins import plugin, plugin_names
+from fedspm.plugins import ENCODERS, plugin, plugin_names, working_directory_last
 from fedspm.randomness import seed_of
 
 Source = str | nn.Module  # a name, package.module:factory, or a network
@@ -234,7 +234,9 @@ def _network(
         return CNN(shape, dimension)
     if source == "mlp":
         return MLP(shape, dimension)
-    network = (plugin("encoders", source) or _imported(role, source))(shape, dimension)
+    offered: Factory | None = plugin("encoders", source)
+    with working_directory_last():  # whoever names a factory may have it there
+        network = (offered or _imported(role, source))(shape, dimension)
     if not isinstance(network, nn.Module):
         raise FedSPMError(f"{role}.encoder = {source!r} made a {type(network).__name__}, not an nn.Module")
     return network
@@ -268,7 +270,7 @@ def _drops_out(part: nn.Module) -> bool:
 def _imported(role: str, source: str) -> Factory:
     module, _, name = source.partition(":")
     if not name:
-        known = ", ".join(["resnet", "cnn", "mlp", "auto", *plugin_names("encoders")])
+        known = ", ".join([*ENCODERS, *plugin_names("encoders")])
         raise FedSPMError(f"{role}.encoder = {source!r} is not known; use {known} or package.module:factory")
     try:
         factory: Factory = getattr(importlib.import_module(module), name)

@@ -18,6 +18,7 @@ from fedspm.data.federation import Federation, Part
 from fedspm.data.images import are_pixels, bytes_as_values
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.files import write_atomically
+from fedspm.plugins import working_directory_last
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,7 @@ def save_rows(path: str | Path, x: Any, y: Any, test_x: Any = None, test_y: Any 
 def write_rows(path: Path, rows: SiteRows) -> None:
     tensors: dict[str, Tensor] = {"x": rows.train.x, "y": rows.train.y, "test_x": rows.test.x, "test_y": rows.test.y}
     plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
-    write_atomically(path, save(plain, {"classes": json.dumps(rows.classes.tolist())}))
+    write_atomically(path, save(plain, {"classes": json.dumps(rows.classes.tolist())}), private=True)
 
 
 def rows_of(federation: Federation, i: int) -> SiteRows:
@@ -100,7 +101,8 @@ def rows_of(federation: Federation, i: int) -> SiteRows:
 def _called(source: str) -> SiteRows:
     module, _, function = source.partition(":")
     try:
-        return SiteRows.of(*getattr(import_module(module), function)())
+        with working_directory_last():
+            return SiteRows.of(*getattr(import_module(module), function)())
     except FedSPMError:
         raise
     except Exception as error:  # whatever a function of the site's own does wrong

@@ -131,7 +131,7 @@ class Store:
 
 
 def save_tagged(path: Path, tensors: Tensors, tag: str) -> None:
-    write_atomically(path, save(plain(tensors), {"tag": tag}))
+    write_atomically(path, save(plain(tensors), {"tag": tag}), private=True)
 
 
 def load_tagged(path: Path) -> tuple[Tensors, str]:

@@ -76,7 +76,7 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
         "folders": folders,
         "false_alarms": false_alarms if novelty else None,
     }
-    with folder_atomically(out) as temporary:
+    with folder_atomically(out, private=True) as temporary:
         _write(temporary / "router", "router", router, everybody)
         for i, tensors in enumerate(nodes):
             alone = common | {"names": [task.names[i]], "counts": [task.counts[i]]}
@@ -114,7 +114,7 @@ def export_site(kept: AtSite, out: Path) -> str:
         "names": [kept.name],
         "counts": [task.counts[i]],
     }
-    with folder_atomically(out) as temporary:
+    with folder_atomically(out, private=True) as temporary:
         _write(temporary, "node", algorithm.node_part(i, kept.private, kept.shared), said)
     return version
 
