@@ -17,7 +17,7 @@ from fedspm import Federation
 from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.config import resolve
 from fedspm.deploy.demo import across_sites, loopback
-from fedspm.deploy.launch import LOG, OUTCOME, follow, launch
+from fedspm.deploy.launch import LOG, follow, launch, outcome_of
 from fedspm.engines.local import LocalEngine
 from fedspm.engines.store import Store
 from fedspm.evaluation import Model, evaluate
@@ -55,8 +55,7 @@ def handed_over(net, config, name="run"):
     run = net.folder / name
     run.mkdir()
     write_atomically(run / "config.toml", config.to_toml())
-    launch(run, net.superlink, net.certificates)
-    return run
+    return run, launch(run, net.superlink, net.certificates)
 
 
 def wait_until(true, what):
@@ -89,14 +88,13 @@ def test_a_deployment_gives_the_same_bits_and_survives_the_death_of_its_server(s
     """Three rounds; the SuperLink dies with everything it runs after the first; a new one goes on with the rest."""
     config = config_of(sites, 3, wait=300.0, min_clients=4)
     with loopback(sites, config, tmp_path / "net") as net:
-        run = handed_over(net, config)
-        wait_until(lambda: "round 1 done" in log_of(run) or (run / OUTCOME).exists(), "the first round")
+        run, attempt = handed_over(net, config)
+        wait_until(lambda: "round 1 done" in log_of(run) or outcome_of(run, attempt).exists(), "the first round")
         net.processes.kill("superlink")
         shutil.rmtree(net.folder / "server" / "flower", ignore_errors=True)
         net.start_superlink()
-        launch(run, net.superlink, net.certificates)
-        lines = []
-        follow(run, lines.append, net.processes.require_alive)
+        attempt = launch(run, net.superlink, net.certificates)
+        follow(run, attempt, print, net.processes.require_alive)
     assert_same(Run(run).latest().shared, in_process(sites, config))
     assert not Run(run).latest().privates  # no private state ever came to the server
     assert "average_accuracy" in Run(run).last_metrics()
@@ -109,8 +107,8 @@ def test_every_algorithm_gives_the_same_bits_in_a_deployment(sites, tmp_path):
     with loopback(sites, first, tmp_path / "net", algorithms=tuple(ALGORITHMS)) as net:
         for name in ALGORITHMS:
             config = config_of(sites, 3, name, wait=300.0)
-            run = handed_over(net, config, name)
-            follow(run, lambda line: None, net.processes.require_alive)
+            run, attempt = handed_over(net, config, name)
+            follow(run, attempt, lambda line: None, net.processes.require_alive)
             assert_same(Run(run).latest().shared, in_process(sites, config))
             print(f"{name}: the same bits, {Run(run).last_metrics()['seconds_per_round']:.1f} s a round", flush=True)
 
@@ -118,7 +116,7 @@ def test_every_algorithm_gives_the_same_bits_in_a_deployment(sites, tmp_path):
 def test_a_site_that_is_killed_is_left_out_and_comes_back(sites, tmp_path):
     config = config_of(sites, 40, wait=30.0)
     with loopback(sites, config, tmp_path / "net") as net:
-        run = handed_over(net, config)
+        run, _ = handed_over(net, config)
         wait_until(lambda: "round 1 done" in log_of(run), "the first round")
         net.processes.kill("site-west")
         wait_until(lambda: "left out: site 'west'" in log_of(run), "west to be missed")
@@ -168,7 +166,7 @@ def test_thirty_rounds_with_a_site_killed_every_five(tmp_path):
         undisturbed = system_accuracy(federation, algorithm, shared, engine.privates)
     chance, killed = random.Random(0), []
     with loopback(federation, config, tmp_path / "net") as net:
-        run = handed_over(net, config)
+        run, attempt = handed_over(net, config)
 
         def disturb():
             done = log_of(run).count(" done")
@@ -179,7 +177,7 @@ def test_thirty_rounds_with_a_site_killed_every_five(tmp_path):
             for name in federation.names:
                 keep_running(net, name)
 
-        follow(run, print, disturb)
+        follow(run, attempt, print, disturb)
         opened = Run(run)
         states = {name: site.parent / "state" for name, site in net.sites.items()}
         privates = {name: Store.of(state, opened.id).newest() for name, state in states.items()}

@@ -86,8 +86,8 @@ def demo(config: Config, federation: Federation, folder: Path, say: Callable[[st
         run = folder / "run"
         run.mkdir()
         write_atomically(run / "config.toml", config.to_toml())
-        launch(run, net.superlink, net.certificates)
-        follow(run, say, net.processes.require_alive)
+        attempt = launch(run, net.superlink, net.certificates)
+        follow(run, attempt, say, net.processes.require_alive)
     say("all processes stopped")
     return run
 
