@@ -36,7 +36,7 @@ class Loopback:
         command = [script("flower-superlink"), "--host", host, "--port", port, *tls, "--enable-supernode-auth"]
         command += ["--database", str(server / "state.db"), "--disable-runtime-dependency-installation"]
         number = self.processes.start("superlink", command, server / "flower")
-        wait_for_server(self.superlink, self.certificates, 120, self.processes)
+        wait_for_server(self.superlink, self.certificates, 300, self.processes)
         return number
 
     def start_site(self, name: str) -> int:

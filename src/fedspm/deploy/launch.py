@@ -60,7 +60,7 @@ def follow(
     say: Callable[[str], None],
     alive: Callable[[], None] = lambda: None,
     told: int = 0,
-    silence: float = 120,
+    silence: float = 300,
 ) -> None:
     """Repeat what the server says after its first `told` lines until the attempt has ended; a failure becomes an error,
     and so do `silence` seconds in which nobody works on the run."""
