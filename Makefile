@@ -27,7 +27,8 @@ serve: run  ## the same, then answer queries at http://127.0.0.1:8000/
 test: $(DEV)  ## run every test
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
-test-faults: $(DEV)  ## run the tests that start and kill real servers and sites (about a quarter of an hour)
+# not part of `make test`: run it whenever engines/, deploy/ or the version of Flower change
+test-faults: $(DEV)  ## run the long tests that start and kill real servers and sites (about a quarter of an hour)
 	$(BIN)/python -m pytest tests/faults -o norecursedirs=
 
 check: $(DEV)  ## lint and type-check

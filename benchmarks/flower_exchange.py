@@ -43,8 +43,8 @@ def main() -> None:
         run.mkdir()
         write_atomically(run / "config.toml", config.to_toml())
         began = time.monotonic()
-        launch(run, net.superlink, net.certificates)
-        follow(run, lambda line: print(line, flush=True))
+        attempt = launch(run, net.superlink, net.certificates)
+        follow(run, attempt, lambda line: print(line, flush=True))
         each = Run(run).last_metrics()["seconds_per_round"]
         how = "plain SuperNodes" if plain else "a worker that stays"
         print(f"{how}: {each:.2f} s an exchange over {rounds}, {time.monotonic() - began:.1f} s in all")

@@ -8,14 +8,14 @@ from contextlib import closing
 import pytest
 from filelock import FileLock
 
-from commands import fedspm
+from commands import PATIENCE, fedspm
 from fedspm.config import resolve
 from fedspm.errors import FedSPMError
 from fedspm.grid import Cell, Grid, _complaint
 
 DIES = "import os, sys; sys.stdout.write('{'); sys.stdout.flush(); os._exit(3)"
 COMPLAINS = "import sys; sys.stdout.write('{'); sys.exit('the disk is full')"
-FIRST_ENDS = "import json, sys, time; 'first' in json.load(sys.stdin)['folder'] or time.sleep(60)"
+FIRST_ENDS = "import json, sys, time; 'first' in json.load(sys.stdin)['folder'] or time.sleep(600)"
 
 
 class Looking:
@@ -147,6 +147,6 @@ def test_two_grids_on_the_same_folder_do_not_disturb_each_other(tmp_path):
     order += ["--set", "data.name=fashion-sample", "--set", "predictor.steps=1", "--out", str(tmp_path)]
     other = subprocess.Popen([sys.executable, "-m", "fedspm", *order], stdout=subprocess.PIPE, text=True)
     fedspm(*order)
-    assert other.wait(timeout=120) == 0
+    assert other.wait(PATIENCE) == 0
     lines = [json.loads(text) for text in (tmp_path / "table1" / "cells.jsonl").read_text().splitlines()]
     assert [line["method"] for line in lines] == ["fedavg"]

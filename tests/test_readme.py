@@ -70,6 +70,7 @@ def test_the_wheel_installs_and_runs(tmp_path):
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
     subprocess.run([*install, str(wheel)], check=True, capture_output=True)
     assert (target / "fedspm" / "data" / "sample" / "LICENSE").exists()
+    assert (target / "fedspm" / "py.typed").exists()  # PEP 561: type checkers use the package's types
     code = "import fedspm.data.fashion as f; print(f.__file__, f.load_sample()[0].shape, f.NAMES[0])"
     done = subprocess.run(
         [sys.executable, "-c", code],

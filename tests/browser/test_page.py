@@ -13,7 +13,7 @@ from PIL import Image
 from playwright.sync_api import expect, sync_playwright
 
 import chromium
-from commands import fedspm, wait
+from commands import PATIENCE, fedspm, wait
 from fedspm.ports import free_port
 
 SMALL = [f"{role}.{setting}" for role in ("predictor", "router") for setting in ("encoder=mlp", "steps=5")]
@@ -26,6 +26,7 @@ def noise() -> bytes:
     return buffer.getvalue()
 
 
+expect.set_options(timeout=1000 * PATIENCE)
 NOISE = {"name": "noise.png", "mimeType": "image/png", "buffer": noise()}
 
 
@@ -35,7 +36,7 @@ def browser():
     if path is None:
         pytest.skip(why)
     with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"], timeout=1000 * PATIENCE)
         yield browser
         browser.close()
 
@@ -61,7 +62,7 @@ class Site:
             "--samples",
             folder / "run" / "samples",
         ]
-        self._router = self._serve("router", *router, "--port", self._port)
+        self._router = self._serve("router", *router, "--port", self._port, "--deadline", PATIENCE)
         wait(lambda: httpx.get(self.url + "readyz").status_code == 200)
 
     def start(self, name):
@@ -86,7 +87,7 @@ class Site:
         for process in (self._router, *self.nodes.values()):
             process.terminate()
         for process in (self._router, *self.nodes.values()):
-            process.wait(30)
+            process.wait(PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -104,6 +105,7 @@ def site(browser, tmp_path_factory):
 @pytest.fixture
 def page(browser, site):
     page = browser.new_context(viewport={"width": 1100, "height": 800}).new_page()
+    page.set_default_timeout(1000 * PATIENCE)
     problems = []
     outside = []
     page.on("pageerror", lambda error: problems.append(str(error)))

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from safetensors.torch import load_file
 
-from commands import fedspm
+from commands import PATIENCE, fedspm, wait
 
 SMALL = "--clients 3 --components 2 --workers 1 --eval-every 2 --set predictor.steps=2 --set router.steps=2"
 SMALL += " --set predictor.batch_size=16 --set router.batch_size=16 --set em.hold=1"
@@ -119,9 +119,7 @@ def test_killed_and_resumed_it_ends_with_the_same_bits(run, tmp_path, delay):
     out = tmp_path / "killed"
     arguments = ["train", *SMALL.split(), "--rounds", "4", "--out", str(out)]
     process = subprocess.Popen([sys.executable, "-m", "fedspm", *arguments], stdout=subprocess.DEVNULL)
-    deadline = time.monotonic() + 120
-    while not (out / "manifest.json").exists() and time.monotonic() < deadline:
-        time.sleep(0.02)
+    wait((out / "manifest.json").exists)
     time.sleep(delay)
     process.send_signal(signal.SIGKILL)
     process.wait()
@@ -135,11 +133,9 @@ def test_ctrl_c_stops_cleanly_and_says_how_to_go_on(run, tmp_path):
     process = subprocess.Popen(
         [sys.executable, "-m", "fedspm", *arguments], stdout=subprocess.PIPE, text=True, env=os.environ
     )
-    deadline = time.monotonic() + 120
-    while not list(out.glob("checkpoints/round-*")) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait(lambda: list(out.glob("checkpoints/round-*")))
     process.send_signal(signal.SIGINT)
-    text, _ = process.communicate(timeout=120)
+    text, _ = process.communicate(timeout=PATIENCE)
     assert process.returncode == 130
     assert f"fedspm resume {out}" in text.replace("\n", "")
     fedspm("resume", out)

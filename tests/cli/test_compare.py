@@ -6,11 +6,10 @@ import os
 import signal
 import subprocess
 import sys
-import time
 
 import pytest
 
-from commands import fedspm
+from commands import PATIENCE, fedspm, wait
 from fedspm.choosing import write_choice
 from fedspm.grid import Cell
 from fedspm.runs import Run
@@ -86,12 +85,9 @@ def test_killed_or_interrupted_it_goes_on_to_the_same_table(first, tmp_path, how
     arguments = ["compare", *GRID.split(), "--out", again, "--algorithms", "fedavg,ditto,fedspm-cx", "--seeds", "0,1"]
     process = subprocess.Popen([sys.executable, "-m", "fedspm", *map(str, arguments)], stdout=subprocess.DEVNULL)
     try:
-        for _ in range(600):
-            if list(again.glob("runs/*/checkpoints/round-*")):
-                break
-            time.sleep(0.1)
+        wait(lambda: list(again.glob("runs/*/checkpoints/round-*")))
         process.send_signal(how)
-        code = process.wait(60)
+        code = process.wait(PATIENCE)
     finally:
         process.kill()
     assert code == (130 if how == signal.SIGINT else -signal.SIGKILL)
@@ -134,7 +130,7 @@ def test_two_processes_cannot_train_in_one_folder(first):
     out, _ = first
     holder = (
         "import sys, time; from fedspm.runs import load_run\n"
-        "with load_run(sys.argv[1]).locked(): print('held', flush=True); time.sleep(60)"
+        "with load_run(sys.argv[1]).locked(): print('held', flush=True); time.sleep(600)"
     )
     run = out / "runs" / "fedavg-seed0"
     process = subprocess.Popen([sys.executable, "-c", holder, run], stdout=subprocess.PIPE, text=True)

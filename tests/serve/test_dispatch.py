@@ -5,18 +5,22 @@ import json
 import logging
 import time
 
+import httpx
 import numpy as np
 import pytest
 import torch
 
+from commands import PATIENCE
 from fedspm.errors import FedSPMError
 from fedspm.runs import Run
 from fedspm.serve import dispatch
+from fedspm.serve.app import router_app
 from fedspm.serve.bundle import Sight, pack, unpack
 from fedspm.serve.dispatch import Dispatcher, Question, RemoteNode
 from fedspm.serve.export import export
 from fedspm.serve.node import node_app
 from fedspm.serve.router import Router
+from fedspm.serve.transport import NodeFailed
 from serving import service
 
 WELL = (200, b'{"status": "ok", "client": "north", "versions": ["1"], "admitted": true}')
@@ -39,14 +43,14 @@ class Saying:
 
 
 def north(*replies):
-    return RemoteNode("north", "http://north", Saying(*replies), 1.0)
+    return RemoteNode("north", "http://north", Saying(*replies), PATIENCE)
 
 
 @pytest.mark.parametrize("answered", [1, 2, 4, 0])
 def test_a_node_that_answers_another_number_of_rows_has_failed(answered):
     """One row would fit into the places of three."""
     node = north((200, pack({"probabilities": torch.full((answered, 4), 0.25)})))
-    assert asyncio.run(node.ask(THREE_ROWS, 1.0)) is None
+    assert asyncio.run(node.ask(THREE_ROWS, PATIENCE)) is None
     assert node.trouble == "the node answered something else than the probabilities of these rows"
 
 
@@ -65,10 +69,10 @@ class Slow:
 
 
 def test_a_query_in_a_hurry_takes_no_node_away_from_others():
-    node = RemoteNode("north", "http://north", Slow(0.2), 1.0)
+    node = RemoteNode("north", "http://north", Slow(1.0), PATIENCE)
 
     async def act():
-        return await asyncio.gather(node.ask(THREE_ROWS, 1.0), node.ask(THREE_ROWS, 0.05))
+        return await asyncio.gather(node.ask(THREE_ROWS, PATIENCE), node.ask(THREE_ROWS, 0.05))
 
     patient, hurried = asyncio.run(act())
     assert patient.shape == (3, 4)
@@ -77,7 +81,7 @@ def test_a_query_in_a_hurry_takes_no_node_away_from_others():
 
 
 def test_a_node_that_is_silent_for_as_long_as_it_may_be_is_down():
-    node = RemoteNode("north", "http://north", Slow(5), 0.2)
+    node = RemoteNode("north", "http://north", Slow(PATIENCE), 0.2)
     assert asyncio.run(node.ask(THREE_ROWS, 0.19)) is None
     assert not node.up
     assert node.trouble == "no answer within 0.19 seconds"
@@ -87,8 +91,8 @@ def test_many_rows_for_one_client_go_in_pieces_that_a_node_takes():
     slow = Slow(0)
     x = torch.zeros(600, 2)
     sight = Sight({"router": torch.zeros(600, 1, 2)}, torch.ones(600, 1), torch.ones(600, 1, 1), None)
-    nodes = Dispatcher([RemoteNode("north", "http://north", slow, 1.0)])
-    found = asyncio.run(nodes.best("1", x, sight, time.monotonic() + 5))
+    nodes = Dispatcher([RemoteNode("north", "http://north", slow, PATIENCE)])
+    found = asyncio.run(nodes.best("1", x, sight, time.monotonic() + PATIENCE))
     assert found.probabilities.shape == (600, 4)
     assert slow.sizes == [256, 256, 88]
 
@@ -120,13 +124,13 @@ def test_a_node_that_says_something_odd_is_down_and_comes_back(reply, trouble, m
         watching.cancel()
         return seen
 
-    assert asyncio.run(asyncio.wait_for(act(), 10)) == (False, trouble)
+    assert asyncio.run(asyncio.wait_for(act(), PATIENCE)) == (False, trouble)
     assert (node.trouble, node.versions) == (None, ["1"])
 
 
 def test_why_a_node_refused_is_said_on_one_short_line(caplog):
     node = north((422, json.dumps({"error": "the rows\ndo not fit " + "x" * 1000}).encode()))
-    assert asyncio.run(node.ask(THREE_ROWS, 1.0)) is None
+    assert asyncio.run(node.ask(THREE_ROWS, PATIENCE)) is None
     assert node.trouble.startswith("the node refused (422): the rows do not fit xxx")
     assert len(node.trouble) < 300
     assert node.trouble in caplog.text
@@ -151,6 +155,33 @@ def test_a_wrong_secret_is_seen_before_a_query_fails(served, caplog):
     assert not any(client["up"] for client in clients)
     assert caplog.text.count("start both with the same --secret") == len(clients)
     assert caplog.text.count("is back") == len(clients)
+
+
+class Refusing:
+    """Nobody is there yet, which takes a moment to find out."""
+
+    async def send(self, method, url, patience, content=b"", headers=None):
+        await asyncio.sleep(0.2)
+        raise NodeFailed("connection refused")
+
+    async def close(self): ...
+
+
+def test_a_router_that_has_just_started_calls_no_node_up_that_is_not(served):
+    """`serve all` starts its nodes and the router at the same time; whoever waits for /readyz waits for the nodes."""
+    router = Router(
+        served[2] / "router", dict.fromkeys(("north", "south", "west"), "http://here"), transport=Refusing()
+    )
+    app = router_app(router)
+
+    async def act():
+        caller = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here")
+        async with router.living(app), caller as http:
+            return (await http.get("/readyz")).status_code, (await http.get("/v1/clients")).json()
+
+    ready, clients = asyncio.run(act())
+    assert ready == 503
+    assert [client["trouble"] for client in clients] == ["connection refused"] * 3
 
 
 def test_what_cannot_be_built_does_not_start(served, tmp_path):

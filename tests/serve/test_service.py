@@ -11,6 +11,7 @@ import pytest
 import torch
 from safetensors.torch import save
 
+from commands import PATIENCE
 from fedspm import Federation
 from fedspm.onboarding import remove
 from fedspm.runs import Run
@@ -105,14 +106,14 @@ def test_a_slow_node_is_replaced_within_the_deadline(served, rows):
     model, _, bundle = served
 
     async def act(http, router, board):
-        board.slow = {model.client_names_[model.route(rows[:1])[0].argmax()]: 30}
+        board.slow = {model.client_names_[model.route(rows[:1])[0].argmax()]: PATIENCE}
         began = time.monotonic()
         reply = (await http.post("/v1/predict", json={"x": rows[0].tolist()})).json()
         return reply, time.monotonic() - began
 
-    reply, seconds = ask(bundle, act, deadline=1.0)
+    reply, seconds = ask(bundle, act, deadline=6.0)
     assert reply["fallback"] is True
-    assert seconds < 1.0
+    assert seconds < 6.0
 
 
 def test_nobody_waits_for_a_node_that_a_probe_found_gone(served, rows):
@@ -120,7 +121,7 @@ def test_nobody_waits_for_a_node_that_a_probe_found_gone(served, rows):
     best = int(model.route(rows[:1])[0].argmax())
 
     async def act(http, router, board):
-        board.slow = {model.client_names_[best]: 30}
+        board.slow = {model.client_names_[best]: PATIENCE}
         asked = asyncio.create_task(http.post("/v1/predict", json={"x": rows[0].tolist()}))
         while not board.asked:
             await asyncio.sleep(0.01)
@@ -128,9 +129,9 @@ def test_nobody_waits_for_a_node_that_a_probe_found_gone(served, rows):
         router.dispatcher.nodes[best]._down("a probe found it gone")
         return (await asked).json(), time.monotonic() - began
 
-    reply, seconds = ask(bundle, act, deadline=60.0)
+    reply, seconds = ask(bundle, act, deadline=PATIENCE)
     assert reply["fallback"] is True
-    assert seconds < 5
+    assert seconds < PATIENCE / 4  # half of the deadline is what it had
 
 
 def test_no_node_left_is_503_with_a_sentence_and_they_come_back(served, rows):
@@ -197,7 +198,7 @@ def test_a_new_bundle_is_swapped_in_without_dropping_a_request(served, vectors, 
         new = export(Run.open(tmp_path / "other"), bundle).version
         assert new != old
         replies = []
-        until = time.monotonic() + 10
+        until = time.monotonic() + PATIENCE
         while time.monotonic() < until:
             replies.append(await http.post("/v1/predict", json={"x": rows.tolist()}))
             await asyncio.sleep(0.02)
@@ -233,7 +234,7 @@ def test_a_bundle_with_another_client_waits_for_its_address_and_is_swapped_in(se
             await asyncio.sleep(1.5)
             waiting = router.current.model.card.names
             addresses.write_text(addresses.read_text() + 'west = "http://west"\n')
-            until = time.monotonic() + 20
+            until = time.monotonic() + PATIENCE
             while time.monotonic() < until and router.current.model.card.version != new:
                 await asyncio.sleep(0.05)
             reply = await http.post("/v1/predict", json={"x": vectors.test[2].x[:20].tolist()})

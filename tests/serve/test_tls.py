@@ -3,11 +3,11 @@
 import shutil
 import subprocess
 import threading
-import time
 
 import httpx
 import pytest
 
+from commands import PATIENCE, wait
 from fedspm import connect
 from fedspm.errors import FedSPMError
 from fedspm.ports import free_port
@@ -67,16 +67,13 @@ def test_everything_is_encrypted_and_checked(served, vectors, certificate):
         name: start(node_app(bundle / "clients" / folder, SECRET))
         for name, folder in zip(card.names, card.folders, strict=True)
     }
-    options = {"secret": SECRET, "tokens": {"alice": SECRET[::-1]}}
+    options = {"deadline": PATIENCE, "secret": SECRET, "tokens": {"alice": SECRET[::-1]}}
     url = start(router_app(Router(bundle / "router", nodes, authority=certificate[0], **options)))
     distrustful = start(router_app(Router(bundle / "router", nodes, **options)))
-    until = time.monotonic() + 30
-    while not all(server.started for server in servers):
-        assert time.monotonic() < until
-        time.sleep(0.05)
+    wait(lambda: all(server.started for server in servers))
     x = vectors.test[0].x
     try:
-        with connect(url, SECRET[::-1], authority=certificate[0]) as there:
+        with connect(url, SECRET[::-1], seconds=PATIENCE, authority=certificate[0]) as there:
             assert (there.predict(x) == model.predict(x)).all()
         with pytest.raises(FedSPMError, match="certificate"):
             connect(url, SECRET[::-1]).predict(x)

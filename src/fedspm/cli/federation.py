@@ -151,8 +151,8 @@ def _go(run: Path, superlink: str, root_certificates: Path | None) -> None:
     from fedspm.deploy.launch import follow, launch, lines_of
 
     told = len(lines_of(run))
-    launch(run, superlink, root_certificates)
-    follow(run, say, told=told)
+    attempt = launch(run, superlink, root_certificates)
+    follow(run, attempt, say, told=told)
     _show(run)
 
 

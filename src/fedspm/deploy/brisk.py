@@ -1,9 +1,11 @@
 """Flower's waits, which have no settings: shorter where the next thing happens soon. See docs/decisions/0012."""
 
 import time
+from collections.abc import Callable
 from typing import Any
 
 from flwr.supercore.inflatable.inflatable_utils import pull_and_inflate_object_from_tree, pull_objects
+from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import start_client_internal
 
 GIVEN_UP = 600.0  # seconds after which a message is never complete: as long as a server waits by default
@@ -52,3 +54,29 @@ def look_for_parts_soon() -> None:
         defaults = pull.__kwdefaults__
         assert defaults is not None
         defaults |= {"initial_backoff": SHORTEST, "max_time": GIVEN_UP}
+
+
+def forget_messages_of_ended_runs() -> None:
+    """In a SuperNode's process. When a run ends while one of its messages is on its way, Flower drops the message but
+    not its task: the end of a run is no `Exception` to it, and its clean-up catches nothing else. The site would take
+    that task, wait for parts that never come, and answer nobody else until it has given up."""
+    receive = start_client_internal._pull_and_store_message
+
+    def receive_or_forget(*, pull_object: Any, confirm_message_received: Any, **others: Any) -> int | None:
+        return receive(
+            pull_object=_failing_plainly(pull_object),
+            confirm_message_received=_failing_plainly(confirm_message_received),
+            **others,
+        )
+
+    start_client_internal._pull_and_store_message = receive_or_forget  # type: ignore[assignment]
+
+
+def _failing_plainly(call: Callable[..., Any]) -> Callable[..., Any]:
+    def called(*arguments: Any) -> Any:
+        try:
+            return call(*arguments)
+        except RunNotRunningException as ended:
+            raise RuntimeError("its run has ended") from ended
+
+    return called

@@ -36,7 +36,7 @@ class Loopback:
         command = [script("flower-superlink"), "--host", host, "--port", port, *tls, "--enable-supernode-auth"]
         command += ["--database", str(server / "state.db"), "--disable-runtime-dependency-installation"]
         number = self.processes.start("superlink", command, server / "flower")
-        wait_for_server(self.superlink, self.certificates, 120, self.processes)
+        wait_for_server(self.superlink, self.certificates, 300, self.processes)
         return number
 
     def start_site(self, name: str) -> int:
@@ -86,8 +86,8 @@ def demo(config: Config, federation: Federation, folder: Path, say: Callable[[st
         run = folder / "run"
         run.mkdir()
         write_atomically(run / "config.toml", config.to_toml())
-        launch(run, net.superlink, net.certificates)
-        follow(run, say, net.processes.require_alive)
+        attempt = launch(run, net.superlink, net.certificates)
+        follow(run, attempt, say, net.processes.require_alive)
     say("all processes stopped")
     return run
 

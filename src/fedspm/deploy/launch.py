@@ -1,6 +1,7 @@
 """Handing a run to a SuperLink, and following it."""
 
 import time
+import uuid
 from collections.abc import Callable
 from pathlib import Path
 from shlex import quote
@@ -12,7 +13,7 @@ from fedspm.errors import FedSPMError
 from fedspm.files import read_json, write_atomically
 from fedspm.runs import Run
 
-OUTCOME, LOG = "outcome.json", "server.log"  # what the ServerApp writes: deploy/server.py
+LOG = "server.log"  # what the ServerApp says: deploy/server.py
 APP = {
     "project": {"name": "fedspm-run", "version": "1.0.0", "description": "A FedSPM run", "license": "Apache-2.0"},
     "build-system": {"requires": ["hatchling"], "build-backend": "hatchling.build"},
@@ -21,15 +22,25 @@ APP = {
             "app": {
                 "publisher": "fedspm",
                 "components": {"serverapp": "fedspm_run.server:app", "clientapp": "fedspm_run.client:app"},
-                "config": {"folder": ""},
+                "config": {"folder": "", "attempt": ""},
             }
         }
     },
 }
 
 
-def launch(run: Path, superlink: str, certificates: Path | None) -> None:
-    """Give the run to the SuperLink, which starts its ServerApp on the SuperLink's machine."""
+def outcome_of(run: Path, attempt: str) -> Path:
+    """Where the ServerApp of an attempt leaves how it ended. Every attempt has a file of its own: the server of a
+    SuperLink that was killed ends a little later, when the next attempt may already have begun."""
+    return run / f"outcome-{attempt}.json"
+
+
+def launch(run: Path, superlink: str, certificates: Path | None) -> str:
+    """Give the run to the SuperLink, which starts its ServerApp on the SuperLink's machine.
+
+    Returns the name of this attempt, by which `follow` knows its end from that of an earlier one.
+    """
+    attempt = uuid.uuid4().hex[:16]
     app, home = run / "app", run / "flower"
     (app / "fedspm_run").mkdir(parents=True, exist_ok=True)
     write_atomically(app / "pyproject.toml", tomli_w.dumps(APP))
@@ -37,18 +48,26 @@ def launch(run: Path, superlink: str, certificates: Path | None) -> None:
     write_atomically(app / "fedspm_run" / "server.py", "from fedspm.deploy.server import app\n\n__all__ = ['app']\n")
     write_atomically(app / "fedspm_run" / "client.py", "from fedspm.deploy.client import app\n\n__all__ = ['app']\n")
     connect(home, superlink, certificates)
-    (run / OUTCOME).unlink(missing_ok=True)
-    flwr(home, "run", str(app), CONNECTION, "--run-config", f'folder="{run.resolve()}"')
+    for earlier in run.glob("outcome*.json"):
+        earlier.unlink(missing_ok=True)
+    flwr(home, "run", str(app), CONNECTION, "--run-config", f'folder="{run.resolve()}" attempt="{attempt}"')
+    return attempt
 
 
 def follow(
-    run: Path, say: Callable[[str], None], alive: Callable[[], None] = lambda: None, told: int = 0, silence: float = 120
+    run: Path,
+    attempt: str,
+    say: Callable[[str], None],
+    alive: Callable[[], None] = lambda: None,
+    told: int = 0,
+    silence: float = 300,
 ) -> None:
-    """Repeat what the server says after its first `told` lines until the run has ended; a failure becomes an error,
+    """Repeat what the server says after its first `told` lines until the attempt has ended; a failure becomes an error,
     and so do `silence` seconds in which nobody works on the run."""
+    outcome = outcome_of(run, attempt)
     heard = time.monotonic()
     while True:
-        ended = (run / OUTCOME).exists()
+        ended = outcome.exists()
         lines = lines_of(run)
         for line in lines[told:]:
             say(line)
@@ -66,9 +85,9 @@ def follow(
                 )
             heard = time.monotonic()
         time.sleep(0.5)
-    outcome = read_json(run / OUTCOME)
-    if not outcome.get("done"):
-        raise FedSPMError(f"{outcome.get('error', 'the run stopped')}; go on with: {_resuming(run)}")
+    found = read_json(outcome)
+    if not found.get("done"):
+        raise FedSPMError(f"{found.get('error', 'the run stopped')}; go on with: {_resuming(run)}")
 
 
 def _resuming(run: Path) -> str:

@@ -23,7 +23,7 @@ from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
 from fedspm.core.process import keep_freed_memory
-from fedspm.deploy.brisk import Patience, look_for_messages_soon, look_for_parts_soon
+from fedspm.deploy.brisk import Patience, forget_messages_of_ended_runs, look_for_messages_soon, look_for_parts_soon
 from fedspm.engines.site import Site, SiteConfig
 
 
@@ -35,6 +35,7 @@ def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | 
     threading.Thread(target=worker.run, name="fedspm-site", daemon=True).start()
     look_for_messages_soon()
     look_for_parts_soon()
+    forget_messages_of_ended_runs()
     secure = ["--root-certificates", str(certificates)] if certificates else ["--insecure"]
     secure += ["--auth-supernode-private-key", str(key)] if key else []
     sys.argv = ["flower-supernode", "--superlink", superlink, "--isolation", "process", "--port", str(port), *secure]

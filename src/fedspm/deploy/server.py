@@ -14,7 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedspm.algorithms import algorithm_named
 from fedspm.config import Config
 from fedspm.deploy.brisk import look_for_parts_soon
-from fedspm.deploy.launch import LOG, OUTCOME
+from fedspm.deploy.launch import LOG, outcome_of
 from fedspm.engines.flower import FlowerEngine
 from fedspm.engines.introductions import Introduction, Post, Waiting, agreed_task, by_name, introduce
 from fedspm.errors import FedSPMError
@@ -24,6 +24,7 @@ from fedspm.runs import Run
 from fedspm.training import train_on
 
 POLL = 0.1  # seconds between looks for answers
+ENDING = 60.0  # seconds in which the server of an earlier attempt, whose SuperLink was killed, has surely ended
 
 app = ServerApp()
 
@@ -32,6 +33,7 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Trains in the run folder that the run configuration names, and leaves there how it ended."""
     folder = Path(str(context.run_config["folder"]))
+    left = outcome_of(folder, str(context.run_config["attempt"]))
     try:
         serve_run(grid, folder, Log(folder / LOG))
         outcome: dict[str, Any] = {"done": True}
@@ -40,9 +42,9 @@ def main(grid: Grid, context: Context) -> None:
     except BaseException as error:
         stopped = isinstance(error, KeyboardInterrupt | SystemExit)
         why = "the server was stopped" if stopped else repr(error)
-        write_atomically(folder / OUTCOME, json.dumps({"done": False, "error": why}))
+        write_atomically(left, json.dumps({"done": False, "error": why}))
         raise
-    write_atomically(folder / OUTCOME, json.dumps(outcome, ensure_ascii=False))
+    write_atomically(left, json.dumps(outcome, ensure_ascii=False))
 
 
 class Log:
@@ -71,8 +73,8 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
     config = Run(folder).config
     run = Run(folder, config.encoders)  # which the operator has named, or allowed to resume with
     post = Post(grid, Waiting(config.sites.wait, config.sites.min_clients, POLL))
-    soon = time.monotonic() + 5
-    with run.locked(lambda: time.monotonic() < soon):  # whoever follows the run looks at the lock now and then
+    soon = time.monotonic() + ENDING  # whoever follows the run looks at the lock now and then, too
+    with run.locked(lambda: time.monotonic() < soon):
         nodes: dict[str, int] = {}
         if run.begun():
             run.sweep()

@@ -194,6 +194,7 @@ class Router:
                 return False
             return await self._dispatcher_of(model.card).have(model.card.version)
 
+        await self.dispatcher.have(self.current.model.card.version)  # nobody is called up before they were asked
         tasks = [asyncio.create_task(node.watch()) for node in self._nodes.values()]
         tasks.append(asyncio.create_task(self.current.watch(ready)))
         yield
