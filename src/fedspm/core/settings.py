@@ -7,7 +7,7 @@ from pydantic import Field, model_validator
 from fedspm.strict import Strict
 
 OF_IMAGES = 0.01  # `predictor.learning_rate = "auto"`
-PULL, FASTEST = 9.0, 0.1  # … of vectors: rate × visits of a row in all rounds, and the highest rate
+PULL, FASTEST = 12.0, 0.1  # … of vectors: rate × visits of a row in all rounds, and the highest rate
 
 
 class Block(Strict):
