@@ -38,7 +38,7 @@ from fedspm.evaluation import Model
 from fedspm.files import explained, read_json, write_atomically
 from fedspm.manifest import ELSEWHERE, manifest
 
-REPEATED = "repeated.jsonl"
+RELEASES = "releases.json"
 LOCK = ".lock"
 SKETCH = "sketch.safetensors"
 GIVEN = "given"  # encoder of a model whose network was given from Python
@@ -202,12 +202,16 @@ class Run:
         """What `diagnose_every` measured, a line a round."""
         return self._lines("diagnostics.jsonl")
 
-    def repeated(self) -> dict[int, int]:
-        """How often rounds were repeated, across sites: because too few answered, or because the server stopped."""
-        return {line["round"]: line["times"] for line in self._lines(REPEATED, {"times"})}
+    def releases(self) -> dict[str, int]:
+        """How many noised vectors each site was asked for, written before it was: more than the checkpoint knows of."""
+        path = self.path / RELEASES
+        found = read_json(path) if path.exists() else {}
+        if not isinstance(found, dict) or not all(type(count) is int for count in found.values()):
+            raise DamagedFile(f"{path} is damaged: it should hold a whole number for each site")
+        return found
 
-    def repeat(self, round: int) -> None:
-        self.record({"round": round, "times": self.repeated().get(round, 0) + 1}, REPEATED)
+    def keep_releases(self, counts: Mapping[str, int]) -> None:
+        write_atomically(self.path / RELEASES, json.dumps(counts, ensure_ascii=False))
 
     def _lines(self, file: str, needed: Set[str] = frozenset()) -> list[dict[str, Any]]:
         path = self.path / file
