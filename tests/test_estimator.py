@@ -54,6 +54,23 @@ def test_answers_are_numpy_of_the_right_shape(model, vectors):
     assert model.score(x, y) == (model.predict(x) == y).mean()
 
 
+@pytest.mark.parametrize(("name", "options"), [("fedavg-ft", {"options.epochs": 20}), ("ditto", {})])
+def test_a_method_that_cannot_route_averages_its_clients_probabilities(vectors, name, options):
+    """Shares of votes of three clients would be multiples of a third; the tables go on counting votes."""
+    settings = {"predictor.learning_rate": 0.05, **options}
+    model = FederatedClassifier(name, rounds=10, workers=1, settings=settings).fit(vectors)
+    x, y = (torch.cat([getattr(part, key) for part in vectors.test]).numpy() for key in "xy")
+    each = np.stack([model.predict_proba(x, client=client) for client in model.client_names_])
+    found = model.predict_proba(x)
+    np.testing.assert_allclose(found, each.mean(0), rtol=1e-5)  # every client weighs the same, as in a vote
+    np.testing.assert_allclose(found.sum(1), 1, rtol=1e-5)
+    np.testing.assert_array_equal(model.predict(x), model.classes_[found.argmax(1)])
+    assert model.score(x, model.classes_[y]) == pytest.approx((found.argmax(1) == y).mean())
+    votes = (each.argmax(2).sum(0) >= 2).astype(int)  # of two classes and three clients
+    assert model.evaluate(vectors)["system_accuracy"] == pytest.approx((votes == y).mean())
+    assert (votes != found.argmax(1)).any()  # else all of this would hold for votes as well
+
+
 def test_the_statistics_it_standardises_by_are_those_of_all_training_rows(model, vectors):
     pooled = torch.cat([part.x for part in vectors.train]).double()
     np.testing.assert_allclose(model.mean_, pooled.mean(0), rtol=1e-4, atol=1e-5)

@@ -10,7 +10,7 @@ from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.config import resolve
 from fedspm.errors import FedSPMError
 from fedspm.manifest import manifest
-from fedspm.privacy import epsilon, not_covered, releases, sentence, spent
+from fedspm.privacy import epsilon, not_covered, sentence, spent
 from fedspm.runs import Run, task_of
 from fedspm.training import train
 from small import Watcher, small_settings
@@ -40,29 +40,6 @@ def test_epsilon_is_the_librarys_and_grows():
 
 
 @pytest.mark.parametrize(
-    ("changes", "rounds", "count"),
-    [
-        ({"algorithm": "fedavg"}, 5, 5),
-        ({}, 5, 1 + 2 * 5),  # τ at the start, then τ and Δ
-        ({"em": {"start": "random"}}, 5, 2 * 5),
-        ({"wire": {"exchanges": 1}}, 5, 1 + 2 * 5),  # one message, two noised vectors
-        ({"algorithm": "feddrm"}, 5, 5),  # one component: τ_i = n_i says nothing
-        ({"algorithm": "cluster-fl"}, 5, 1 + 5),
-        ({}, 0, 1),
-    ],
-)
-def test_every_noised_vector_counts(vectors, changes, rounds, count):
-    assert releases(algorithm_with(vectors, **changes), rounds, {}) == count
-
-
-def test_who_rests_pays_nothing_and_being_drawn_hides_nothing(vectors):
-    algorithm = algorithm_with(vectors, algorithm="fedavg", clients_per_round=1)
-    drawn = [algorithm.participants(round)[0] for round in range(30)]
-    assert releases(algorithm, 30, {}) == max(drawn.count(i) for i in range(3))
-    assert releases(algorithm, 1, {0: 2}) == 3  # a round that was repeated twice left three times
-
-
-@pytest.mark.parametrize(
     ("changes", "exact"),
     [
         ({}, ["cluster", "describe", "evaluate", "moments"]),
@@ -78,11 +55,11 @@ def test_what_leaves_without_noise_is_named(vectors, changes, exact):
     algorithm = algorithm_with(vectors, **changes)
     shared = dict.fromkeys(("predictor.w", "head.weight", "router.w", "tilt.xi", "gauss.mean"), torch.zeros(1))
     assert not_covered(algorithm, shared) == exact
-    assert exact[-1] in sentence(spent(algorithm, shared, 1, {}))
+    assert exact[-1] in sentence(spent(algorithm, shared, 1))
 
 
 def test_clipping_alone_claims_nothing(vectors):
-    found = spent(algorithm_with(vectors, privacy={"clip": 1.0}), {}, 5, {})
+    found = spent(algorithm_with(vectors, privacy={"clip": 1.0}), {}, 0)
     assert found["epsilon"] is None
     assert "no ε holds" in sentence(found)
 
@@ -112,8 +89,14 @@ def test_a_resumed_run_counts_on_and_reports_the_same(vectors, tmp_path):
     assert json.dumps(lines[0])
 
 
-def test_repeated_rounds_are_remembered(vectors, tmp_path):
-    run = Run(tmp_path)
-    for round in (3, 3, 5):
-        run.repeat(round)
-    assert run.repeated() == {3: 2, 5: 1}
+def test_a_run_of_before_replies_were_counted_is_not_gone_on_with(vectors, tmp_path):
+    config = resolve({"components": 2, "rounds": 2, "workers": 1, "privacy": NOISE, "em": {"start": "random"}})
+    algorithm = ALGORITHMS["fedspm"](config, task_of(vectors))
+    run = Run.create(tmp_path / "run", config, manifest(vectors, algorithm, "test"))
+    train(config, vectors, algorithm, run, Watcher(1))
+    state = next(run.path.glob("checkpoints/round-00001/state.json"))
+    known = json.loads(state.read_text())
+    assert known.pop("releases") == dict.fromkeys(vectors.names, 2)
+    state.write_text(json.dumps(known))
+    with pytest.raises(FedSPMError, match="did not count noised replies, so no ε is known; train anew"):
+        train(config, vectors, algorithm, run, Watcher(), run.latest())

@@ -8,7 +8,7 @@ import json
 import re
 import shutil
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
 from typing import Any
@@ -32,6 +32,7 @@ class Checkpoint:
     seconds: float
     shared: Tensors
     privates: dict[str, Tensors]
+    releases: dict[str, int] | None = field(default_factory=dict)  # by client; None: of before they were counted
 
 
 def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
@@ -53,6 +54,7 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
             for i, (name, private) in enumerate(checkpoint.privates.items())
         }
         state = {"round": checkpoint.round, "seconds": checkpoint.seconds, "clients": files, "sha256": digests}
+        state |= {"releases": checkpoint.releases}
         content = json.dumps(state | {DIGEST: _digest(state)}, indent=2, ensure_ascii=False)
         (temporary / "state.json").write_text(content, "utf-8")
     for old in checkpoint_folders(run)[:-keep]:
@@ -73,7 +75,9 @@ def newest_checkpoint(run: Path, clients: Collection[str], *, across_sites: bool
         digests = dict(state.get("sha256", {}))  # runs of before 2026-11-17 have none
         shared = read_tensors(folder / SHARED, digests.get(SHARED))
         privates = {name: read_tensors(folder / file, digests.get(file)) for name, file in files.items()}
-        return Checkpoint(int(state["round"]), float(state["seconds"]), shared, privates)
+        counts = state.get("releases")
+        releases = None if counts is None else {name: int(count) for name, count in dict(counts).items()}
+        return Checkpoint(int(state["round"]), float(state["seconds"]), shared, privates, releases)
     except DamagedFile as error:
         advice = f"delete {folder} to go back to {folders[-2].name}" if len(folders) > 1 else "there is no earlier one"
         raise DamagedFile(f"{error}; {advice}") from error

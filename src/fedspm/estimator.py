@@ -138,26 +138,32 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         check_is_fitted(self)
         if not self.model_.algorithm.routes:
             raise FedSPMError(f"{self.algorithm} cannot route; only methods with a model of x can")
-        return self._collect(x, self.model_.posterior)[0]
+        return self._collect(x, self.model_.posterior)
 
     def predict_proba(self, x: Any, client: str | None = None) -> np.ndarray:
-        """(n, K): class probabilities of the client each row is routed to, or of the client that is named."""
+        """(n, K): class probabilities of the client each row is routed to, or of the client that is named.
+
+        A method that cannot route averages the probabilities of all clients, each with the same weight.
+        """
         check_is_fitted(self)
         if client is None:
-            return self._collect(x, self.model_.answer)[-1]
+            return self._collect(x, self.model_.probabilities)
         if str(client) not in self.client_names_:
             raise FedSPMError(f"there is no client {client!r}; known are {', '.join(self.client_names_)}")
         index = self.client_names_.index(str(client))
-        return self._collect(x, lambda embedding: self.model_.local(index, embedding))[0]
+        return self._collect(x, lambda embedding: self.model_.local(index, embedding))
 
     def predict(self, x: Any, client: str | None = None) -> np.ndarray:
-        """(n,): labels, after routing, or as the named client sees it."""
+        """(n,): the labels that are likeliest by `predict_proba`."""
         probabilities = self.predict_proba(x, client)
         labels: np.ndarray = self.classes_[probabilities.argmax(1)]
         return labels
 
     def score(self, x: Any, y: Any, client: str | None = None) -> float:
-        """Accuracy of `predict` on x and y."""
+        """Accuracy of `predict` on x and y.
+
+        For a method that cannot route it is not the `system_accuracy` of `evaluate`, which counts a majority vote.
+        """
         labels = as_labels(y)
         predicted = self.predict(x, client)
         if labels.shape != predicted.shape:
@@ -169,7 +175,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return float((predicted == labels).mean())
 
     def evaluate(self, federation: Federation) -> dict[str, Any]:
-        """System, average and routing accuracy, and more, on the federation's test rows."""
+        """System, average and routing accuracy, and more, on the federation's test rows.
+
+        As in the tables: a method that cannot route answers a system query by majority vote, one vote per client.
+        """
         check_is_fitted(self)
         self._require_federation(federation)
         names = list(federation.names)
@@ -185,17 +194,14 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             raise FedSPMError("the classes of this federation differ from those the model was trained on")
         return evaluate(self.model_, federation)
 
-    def _collect(self, x: Any, function: Callable[[Tensors], Any]) -> list[np.ndarray]:
-        """What a function makes of all rows: a tensor, or several."""
+    def _collect(self, x: Any, function: Callable[[Tensors], Any]) -> np.ndarray:
+        """What a function makes of all rows."""
         rows = as_input(in_order(x, self.manifest_.get("columns")), self.model_.algorithm.task.shape)
         require_finite(rows, "x")
         with torch.no_grad():
-            parts = [function(self.model_.embed(chunk)) for chunk in chunks(rows)]
-        several = [part if isinstance(part, tuple) else (part,) for part in parts]
-        found = [torch.cat(each) for each in zip(*several, strict=True) if each[0] is not None]
-        for each in found:
-            require_finite_answers(each, "a probability")
-        return [each.numpy(force=True) for each in found]
+            found = torch.cat([function(self.model_.embed(chunk)) for chunk in chunks(rows)])
+        require_finite_answers(found, "a probability")
+        return found.numpy(force=True)
 
     # -- files -------------------------------------------------------------------------------------------------------
 

@@ -64,7 +64,8 @@ class Model:
         return answer
 
     def votes(self, embedding: Tensors) -> Float[Tensor, "n k"]:
-        """Shares of the clients' votes for each class: what a method that cannot route answers."""
+        """Shares of the clients' votes for each class, one vote per client: a method that cannot route is evaluated
+        by majority voting, as in the paper."""
         clients = self.algorithm.task.clients
         votes: Tensor | int = 0
         for i in range(clients):
@@ -72,11 +73,25 @@ class Model:
         return torch.as_tensor(votes) / clients
 
     def answer(self, embedding: Tensors) -> tuple[Float[Tensor, "n m"] | None, Float[Tensor, "n k"]]:
-        """The posterior over clients (None if there is no routing) and the system's class probabilities."""
+        """The posterior over clients and the routed clients' class probabilities; without routing None and `votes`."""
         posterior = self.posterior(embedding)
         if posterior is None:
             return None, self.votes(embedding)
         return posterior, self.routed(posterior.argmax(1), embedding)
+
+    def probabilities(self, embedding: Tensors) -> Float[Tensor, "n k"]:
+        """Class probabilities: of the client that a row is routed to, or the mean over all clients without routing.
+
+        In that mean every client weighs the same, as in `votes`: nothing says that a large client is the right one.
+        """
+        posterior = self.posterior(embedding)
+        if posterior is not None:
+            return self.routed(posterior.argmax(1), embedding)
+        clients = self.algorithm.task.clients
+        total = self.local(0, embedding)
+        for i in range(1, clients):
+            total = total + self.local(i, embedding)
+        return total / clients
 
 
 def require_finite_answers(found: Float[Tensor, "n *_"], what: str, called: Sequence[str] | None = None) -> None:

@@ -113,7 +113,8 @@ def remove(run: Run, name: str, out: Path, command: str) -> Run:
         with _unless(True):
             federation = run.federation().without([name])
     counts = {key: count for key, count in _counts(algorithm).items() if key != name}
-    after = Checkpoint(before.round, before.seconds, shared, privates)
+    releases = {key: count for key, count in (before.releases or {}).items() if key != name}
+    after = Checkpoint(before.round, before.seconds, shared, privates, releases)
     return _derived(run, out, config, counts, after, sketch, federation, command)
 
 

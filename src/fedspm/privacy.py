@@ -5,7 +5,6 @@ itself, so being drawn hides nothing: a client pays in full for the rounds that 
 """
 
 import warnings
-from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,10 +13,9 @@ from fedspm.core.replies import Tensors
 from fedspm.errors import FedSPMError
 
 
-def spent(algorithm: Algorithm, shared: Tensors, rounds: int, repeated: Mapping[int, int]) -> dict[str, Any]:
-    """(ε, δ) of the client that sent most in the first `rounds`, of which some were repeated, and what has no noise."""
+def spent(algorithm: Algorithm, shared: Tensors, count: int) -> dict[str, Any]:
+    """(ε, δ) of a client that sent `count` noised vectors (`core.releases`), and what has no noise."""
     privacy = algorithm.settings.privacy
-    count = releases(algorithm, rounds, repeated)
     return {
         "epsilon": epsilon(privacy.noise, count, privacy.delta) if privacy.noise else None,
         "delta": privacy.delta,
@@ -33,18 +31,6 @@ def epsilon(noise: float, count: int, delta: float) -> float:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # that the bound could be tighter for very large or very small ε
         return float(accountant.get_epsilon(delta))
-
-
-def releases(algorithm: Algorithm, rounds: int, repeated: Mapping[int, int]) -> int:
-    """Noised Δ and τ of the client that sent most of them."""
-    settings, leaves = algorithm.settings, algorithm.leaves
-    taken: Counter[int] = Counter()
-    for round in range(rounds):
-        taken.update(dict.fromkeys(algorithm.participants(round), 1 + repeated.get(round, 0)))
-    mixed = settings.components > 1  # with one component τ_i = n_i, whatever the rows
-    a_round = 1 + (mixed and "expect" in leaves)
-    start = int(mixed and "settle" in leaves and settings.em.start == "kmeans")
-    return start + a_round * max(taken.values(), default=0)
 
 
 def not_covered(algorithm: Algorithm, shared: Tensors) -> list[str]:

@@ -55,7 +55,7 @@ def answer(run: Run, queries: Sequence[Query]) -> list[dict[str, Any]]:
     """One reply a query: client, posterior, prediction, probabilities."""
     model = run.model()
     if not model.algorithm.routes:
-        raise FedSPMError(f"{run.path}: {run.config.algorithm} cannot route; ask one client with FederatedClassifier")
+        raise FedSPMError(f"{run.path}: {run.config.algorithm} cannot route; use FederatedClassifier.load(…).predict")
     answers: list[dict[str, Any]] = []
     for x in chunks(torch.stack([query.x for query in queries])):
         called = [str(query) for query in queries[len(answers) : len(answers) + len(x)]]

@@ -41,7 +41,7 @@ from fedspm.files import explained, is_partial, read_json, remove_partial, sha25
 from fedspm.manifest import ELSEWHERE, manifest
 from fedspm.plugins import require_allowed
 
-REPEATED = "repeated.jsonl"
+RELEASES = "releases.json"
 LOCK = ".lock"
 SKETCH = "sketch.safetensors"
 SETTINGS_DIGEST = "config_sha256"  # in the manifest: of the settings in config.toml, wherever the data lies
@@ -251,12 +251,16 @@ class Run:
         """What `diagnose_every` measured, a line a round."""
         return self._lines("diagnostics.jsonl")
 
-    def repeated(self) -> dict[int, int]:
-        """How often rounds were repeated, across sites: because too few answered, or because the server stopped."""
-        return {line["round"]: line["times"] for line in self._lines(REPEATED, {"times"})}
+    def releases(self) -> dict[str, int]:
+        """How many noised vectors each site was asked for, written before it was: more than the checkpoint knows of."""
+        path = self.path / RELEASES
+        found = read_json(path) if path.exists() else {}
+        if not isinstance(found, dict) or not all(type(count) is int for count in found.values()):
+            raise DamagedFile(f"{path} is damaged: it should hold a whole number for each site")
+        return found
 
-    def repeat(self, round: int) -> None:
-        self.record({"round": round, "times": self.repeated().get(round, 0) + 1}, REPEATED)
+    def keep_releases(self, counts: Mapping[str, int]) -> None:
+        write_atomically(self.path / RELEASES, json.dumps(counts, ensure_ascii=False))
 
     def _lines(self, file: str, needed: Set[str] = frozenset()) -> list[dict[str, Any]]:
         path = self.path / file

@@ -139,7 +139,10 @@ def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: s
 
 
 def results_table(metrics: dict[str, Any], title: str) -> Table:
-    """System, average and routing accuracy, the system's balanced one, then a row a client."""
+    """System, average and routing accuracy and the balanced one of the system's answers, of all clients and of each.
+
+    In a client's row of the metrics `balanced_accuracy` is that of its own answers, which is not shown here.
+    """
     table = Table(title=title, title_justify="left", title_style="bold")
     table.add_column("")
     for heading in ("system", "average", "routing", "balanced", "rows"):

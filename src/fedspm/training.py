@@ -10,11 +10,12 @@ import torch
 from fedspm.checkpoints import Checkpoint
 from fedspm.config import Config
 from fedspm.core.algorithm import Algorithm, Exchange
+from fedspm.core.releases import Releases
 from fedspm.core.replies import Tensors
 from fedspm.core.traffic import Traffic
 from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
-from fedspm.errors import TooFewSites, TrainingFailed
+from fedspm.errors import FedSPMError, TooFewSites, TrainingFailed
 from fedspm.evaluation import Model, evaluate, from_counts
 from fedspm.mixture.newcomer import Newcomers
 from fedspm.privacy import spent
@@ -42,6 +43,7 @@ class Engine(Exchange, Protocol):
     """What a training needs of an engine, beside the exchanges that an algorithm asks for."""
 
     traffic: Traffic
+    releases: Releases
     absent: dict[str, str]  # clients that were left out of an exchange of this round, and why
 
     def private_states(self) -> dict[str, Tensors]: ...
@@ -66,13 +68,7 @@ class Counts(Protocol):
     def count(self, shared: Tensors) -> dict[str, Tensors]: ...
 
 
-def one_round(
-    algorithm: Algorithm,
-    engine: Engine,
-    shared: Tensors,
-    number: int,
-    repeats: Callable[[int], None] = lambda number: None,
-) -> Tensors:
+def one_round(algorithm: Algorithm, engine: Engine, shared: Tensors, number: int) -> Tensors:
     """The shared state after round `number`, counted from zero. A round that too few sites answered is repeated."""
     for attempt in range(ATTEMPTS):
         engine.begin_round(number, algorithm.participants(number))
@@ -82,7 +78,6 @@ def one_round(
         except TooFewSites:
             if attempt + 1 == ATTEMPTS:
                 raise
-            repeats(number)
     raise AssertionError
 
 
@@ -183,16 +178,15 @@ def train_on(
     Metrics are written before the checkpoint of the same round, so a kill between the two loses neither. Returns the
     number of rounds done, which is less than all if the watcher stopped it.
     """
+    engine.releases = _releases(algorithm, federation, run, checkpoint)
     if checkpoint is None:
         shared, done, seconds = begin(algorithm, engine), 0, 0.0
-        run.save(Checkpoint(0, 0.0, shared, engine.private_states()), config.keep_checkpoints)
+        run.save(_checkpoint(0, 0.0, shared, engine), config.keep_checkpoints)
     else:
         algorithm.require_fit(checkpoint.shared)
         shared, done, seconds = checkpoint.shared, checkpoint.round, checkpoint.seconds
         engine.restore(done, checkpoint.privates)
-        if federation is None and done < config.rounds:
-            run.repeat(done)  # sites may have answered a part of the round that was interrupted
-    _privacy(algorithm, shared, done, run)  # a missing accountant is better found now
+    _privacy(algorithm, shared, engine)  # a missing accountant is better found now
     diagnosis = _diagnosis(algorithm, engine, federation) if config.diagnose_every and federation else None
     clock = Clock(seconds, done)
     while done < config.rounds:
@@ -200,7 +194,7 @@ def train_on(
         if diagnosis and config.diagnose_every and done % config.diagnose_every == 0:
             with clock.paused():
                 before = diagnosis.before(engine.send(shared), list(engine.private_states().values()))
-        shared = one_round(algorithm, engine, shared, done, run.repeat)
+        shared = one_round(algorithm, engine, shared, done)
         if before:
             with clock.paused():
                 run.record({"round": done, **before.after(engine.send(shared))}, "diagnostics.jsonl")
@@ -210,7 +204,7 @@ def train_on(
         stop = watcher.round_done(done)
         last = done == config.rounds
         if due := last or done % config.eval_every == 0:
-            costs = clock.stop(done) | engine.traffic.metrics() | _privacy(algorithm, shared, done, run)
+            costs = clock.stop(done) | engine.traffic.metrics() | _privacy(algorithm, shared, engine)
             metrics = {"round": done, **evaluated(algorithm, engine, shared, federation), **costs}
             run.record(metrics)
             watcher.evaluated(metrics)
@@ -218,7 +212,7 @@ def train_on(
         if stop and not due and federation:
             personalise(algorithm, engine, shared)  # whoever loads the checkpoint finds nothing stale in it
         if due or stop or federation is None:
-            run.save(Checkpoint(done, clock.seconds(), shared, engine.private_states()), config.keep_checkpoints)
+            run.save(_checkpoint(done, clock.seconds(), shared, engine), config.keep_checkpoints)
         if stop and not last:
             return done
     keep_sketch(algorithm, engine, shared, run, done)
@@ -244,16 +238,35 @@ def evaluate_again(
     if known and federation is not None:
         return
     engine.begin_round(done - 1)
-    metrics = evaluated(algorithm, engine, shared, federation) | _privacy(algorithm, shared, done, run)
+    metrics = evaluated(algorithm, engine, shared, federation) | _privacy(algorithm, shared, engine)
     if not (known and engine.absent):  # never fewer sites than before
         costs = {"seconds": finished.seconds, "seconds_per_round": finished.seconds / done}
         run.record({**costs, **known, "round": done, **metrics})
 
 
-def _privacy(algorithm: Algorithm, shared: Tensors, done: int, run: Run) -> dict[str, Any]:
+def _checkpoint(done: int, seconds: float, shared: Tensors, engine: Engine) -> Checkpoint:
+    return Checkpoint(done, seconds, shared, engine.private_states(), dict(engine.releases.of))
+
+
+def _releases(algorithm: Algorithm, federation: Federation | None, run: Run, checkpoint: Checkpoint | None) -> Releases:
+    """What has left the clients so far.
+
+    In process it is what the checkpoint counts: rounds that are done again leave the same bits again. Across sites they
+    may not, so everything counts that was ever asked for, also after the checkpoint or before there was one.
+    """
+    if checkpoint is not None and checkpoint.releases is None and algorithm.settings.privacy.noise:
+        raise FedSPMError(f"{run.path} is of a version that did not count noised replies, so no ε is known; train anew")
+    before = dict((checkpoint and checkpoint.releases) or {})
+    if federation is not None:
+        return Releases(before)
+    asked = run.releases()
+    return Releases({name: max(before.get(name, 0), asked.get(name, 0)) for name in before | asked}, run.keep_releases)
+
+
+def _privacy(algorithm: Algorithm, shared: Tensors, engine: Engine) -> dict[str, Any]:
     if algorithm.settings.privacy.clip is None:
         return {}
-    return {"privacy": spent(algorithm, shared, done, run.repeated())}
+    return {"privacy": spent(algorithm, shared, engine.releases.most)}
 
 
 def keep_sketch(algorithm: Algorithm, engine: Engine, shared: Tensors, run: Run, done: int) -> None:

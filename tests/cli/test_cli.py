@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shlex
 import shutil
 import signal
@@ -52,6 +53,30 @@ def test_train_ends_with_a_table_the_report_and_what_next(run):
     for word in ("system", "average", "routing", "client-0", "client-2", "report.html", "try next", "fedspm route"):
         assert word in text
     assert "multiply-adds" in text
+
+
+def columns(lines):
+    """A table by the heading of a column and the name of a row."""
+    headings, *rows = lines
+    return {heading: {row[0]: row[i] for row in rows} for i, heading in enumerate(headings) if i}
+
+
+def test_terminal_and_report_show_the_same_numbers(run):
+    out, text = run
+    boxes = [re.split("[┃│]", line)[1:-1] for line in text.splitlines() if line[:1] in ("┃", "│")]
+    terminal = columns([[cell.strip() for cell in row] for row in boxes])
+    clients = (out / "report.html").read_text().split("<h2>Clients</h2>")[1].split("</table>")[0]
+    report = columns([re.findall("<t[hd]>(.*?)</t[hd]>", row) for row in clients.split("<tr>")[1:]])
+    assert terminal["balanced"].keys() == {"all clients", "client-0", "client-1", "client-2"}
+    for here, there in {"system": "system", "average": "own predictor", "routing": "routing"}.items():
+        assert terminal[here] == report[there]
+    assert terminal["balanced"] == report["balanced"]
+    metrics = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
+    own = {name: f"{client['balanced_accuracy']:.3f}" for name, client in metrics["clients"].items()}
+    assert own != {name: terminal["balanced"][name] for name in own}  # else either would do
+    assert "<b>balanced</b>: mean recall over classes of the system's answers" in " ".join(
+        (out / "report.html").read_text().split()
+    )
 
 
 def test_what_it_says_to_try_next_can_be_typed(run):

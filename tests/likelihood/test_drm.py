@@ -1,5 +1,7 @@
 """Classical density-ratio fits against fifty digits, scikit-learn, simulation and the multiplier system."""
 
+import warnings
+
 import mpmath
 import numpy as np
 import pytest
@@ -304,6 +306,56 @@ def test_the_summary_can_be_read(fit):
     for word in ("3 samples (60, 45, 50 rows)", "std. error", "1  gamma", "2  xi_2", "4 degrees of freedom"):
         assert word in text
     assert max(map(len, text.splitlines())) < 110
+
+
+def moved_and_centred(offset, size=200):
+    """Two samples at an offset, and the same numbers, rounded as they are there, without it."""
+    random = np.random.default_rng(0)
+    moved = [offset + random.normal(0, 1, size), offset + random.normal(0.5, 1.3, size)]
+    return moved, [x - offset for x in moved]
+
+
+@pytest.mark.parametrize("offset", [1e8, 1e9])
+def test_a_basis_that_has_lost_its_digits_is_refused(offset):
+    """At 1e9 the values of x² are 128 apart: what they say beside x is gone, and ξ was −.000226 for .238."""
+    moved, centred = moved_and_centred(offset)
+    with pytest.raises(FedSPMError, match=r"column \d of the basis has lost its digits.*centre the columns: subtract"):
+        fit_drm(moved, quadratic)
+    assert fit_drm(centred, quadratic).xi[1, 1] == pytest.approx(0.206, abs=0.01)
+    alone = fit_drm(moved, lambda x: x[:, None])  # x alone still has them
+    np.testing.assert_allclose(alone.xi, fit_drm(centred, lambda x: x[:, None]).xi, rtol=1e-6)
+
+
+@pytest.mark.parametrize("offset", [1e6, 3e6])
+def test_a_basis_with_few_digits_left_gets_a_warning_and_is_nearly_right(offset):
+    moved, centred = moved_and_centred(offset)
+    with pytest.warns(UserWarning, match=r"column \d of the basis has few digits left.*centre the columns: subtract"):
+        found = fit_drm(moved, quadratic)
+    assert found.xi[1, 1] == pytest.approx(fit_drm(centred, quadratic).xi[1, 1], rel=1e-3)
+
+
+def years(random):
+    return [random.uniform(1990, 2010, 200), random.uniform(1995, 2020, 200)]
+
+
+@pytest.mark.parametrize(
+    ("samples", "offset"),
+    [
+        (moved_and_centred(1e3)[0], 1e3),
+        (moved_and_centred(1e5)[0], 1e5),
+        (years(np.random.default_rng(0)), 2005),
+        ([np.floor(x) for x in years(np.random.default_rng(1))], 2005),
+        ([np.floor(x) + 1e7 for x in years(np.random.default_rng(2))], 1e7 + 2005),  # x² is still exact
+        ([1e-9 * x for x in years(np.random.default_rng(3))], 2005e-9),
+    ],
+    ids=["1e3", "1e5", "years", "whole years", "large whole numbers", "small units"],
+)
+def test_a_basis_that_has_its_digits_is_fitted_without_a_word(samples, offset):
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        found = fit_drm(samples, quadratic)
+        centred = fit_drm([x - offset for x in samples], quadratic)
+    assert found.xi[1, 1] == pytest.approx(centred.xi[1, 1], rel=1e-6)
 
 
 @pytest.mark.parametrize("offset", [2e3, 1e4, 1e5])

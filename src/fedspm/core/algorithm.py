@@ -80,7 +80,8 @@ class Algorithm(ABC):
         "describe": frozenset({"count", "sum", "square"}),
         "evaluate": frozenset({"rows", "right", "routed"}),  # across sites; in process everything is at hand
     }
-    """What may leave a client, by step: names of tensors, or the first part of dotted ones. Tested on the wire."""
+    """What may leave a client, by step: names of tensors, or the first part of dotted ones. Every engine refuses other
+    steps and tensors (`core.declared`)."""
 
     bookkeeping: ClassVar[frozenset[str]] = frozenset({"input"})
     """Tensors that are not learnt: statistics, and what a client notes of its rows. Names as in `leaves`."""

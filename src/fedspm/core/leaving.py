@@ -26,6 +26,7 @@ from fedspm.errors import TrainingFailed
 from fedspm.randomness import secret_generator
 
 MARGIN = 1 - 1e-6  # rounding to single precision does not lift a clipped change above S
+EMPTY = torch.empty(0)
 FLOOR = 1e-3  # of n_i: no τ_ic falls below, its logarithm is needed
 
 
@@ -44,13 +45,27 @@ class Departure:
             return Both(self._mean(reply.mean), self._rows(reply.rows))
         return self._rows(reply) if isinstance(reply, Rows) else self._mean(reply)
 
+    def noised(self, reply: Reply) -> int:
+        """How many vectors of the reply get noise here: Δ and τ are a Gaussian mechanism each."""
+        if isinstance(reply, Both):
+            return self.noised(reply.mean) + self.noised(reply.rows)
+        if not self.settings.privacy.noise:
+            return 0
+        if isinstance(reply, Rows):
+            return int("tau" in reply.rows[self.client.name] and self.settings.components > 1)  # one: τ_i = n_i
+        return int(as_changes(self.settings, self.shared, sent(reply)[1]))
+
     def _rows(self, reply: Rows) -> Rows:
         row, n = reply.rows[self.client.name], self.client.n
         if self.settings.privacy.clip is not None:
             self._require_no_update(row.keys() - {"tau"}, "Rows")
-        tau = row.get("tau")
-        if tau is None or not self.settings.privacy.noise or self.settings.components == 1:  # one component: τ_i = n_i
+        if self.settings.privacy.noise and self.settings.components == 1 and row.get("tau", EMPTY).numel() > 1:
+            raise TrainingFailed(
+                "'tau' has several entries in a run with one component, where it is n_i and gets no noise"
+            )
+        if not self.noised(reply):
             return reply
+        tau = row["tau"]
         noised = tau.double() + n / math.sqrt(2) * self._noise({"tau": tau})["tau"]
         floored = noised.clamp_min(FLOOR * n)
         return Rows.of(self.client.name, **(row | {"tau": (floored * (n / floored.sum())).to(tau.dtype)}))
@@ -77,7 +92,7 @@ class Departure:
         if privacy.clip is not None:
             self._require_no_update(tensors.keys() - moved.keys(), "whole numbers")
             change = clipped(change, privacy.clip)
-            if privacy.noise:
+            if self.noised(reply):
                 noise = self._noise(change)
                 change = {name: value + privacy.clip * noise[name] for name, value in change.items()}
         leaves = {name: value.half() if half else value.float() for name, value in change.items()}

@@ -16,6 +16,8 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from fedspm.core.algorithm import Algorithm, Answer, Step
+from fedspm.core.declared import most_noised
+from fedspm.core.releases import Releases
 from fedspm.core.replies import Reply, Rows, Tensors
 from fedspm.core.traffic import Traffic
 from fedspm.engines import wire
@@ -66,6 +68,7 @@ class FlowerEngine:
         self._run = run
         self._ignored: set[int] = set()  # nodes that are no site of this run
         self._silent: dict[int, Silence] = {}  # nodes that have not said who they are
+        self.releases = Releases()
         self._turn = self._attempt = -1
         self.begin_round(0)
 
@@ -135,13 +138,17 @@ class FlowerEngine:
         self._exchange += 1
         tag = wire.Tag(self._run, self._turn, number, self._attempt)
         contents: dict[int, RecordDict] = {}
-        for site in self._present():
+        asked = self._present()
+        for site in asked:
             had = self._sent.get(site, {})
             kept = [name for name, tensor in shared.items() if had.get(name) is tensor]
             new = {name: tensor for name, tensor in shared.items() if name not in kept}
             header = {"tag": str(tag), "step": step, "round": self.round, "kept": kept} | (more or {})
             contents[self.nodes[site]] = wire.request(header, new, arguments)
             self.traffic.to[site] += wire.nbytes(new) + wire.nbytes(arguments)
+        self.releases.add(
+            asked, most_noised(self.algorithm, step, shared)
+        )  # before it leaves, whether it arrives or not
         answers = self.post.send(contents, self.post.waiting.seconds, self.round)
         gate = wire.Gate(self.algorithm, step, shared, tag)
         return self._merged(step, shared, gate, {site: answers.get(node) for site, node in self.nodes.items()})

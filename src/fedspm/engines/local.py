@@ -15,15 +15,16 @@ import torch
 from torch import Tensor
 
 from fedspm.core.algorithm import Algorithm, Answer, Step
+from fedspm.core.declared import require_declared_reply, require_step
 from fedspm.core.leaving import Departure, arrived
 from fedspm.core.local import Client, Solver, minimise
 from fedspm.core.process import cores, keep_freed_memory, one_core_threads
+from fedspm.core.releases import Releases
 from fedspm.core.replies import Tensors, moved
-from fedspm.core.settings import Settings
 from fedspm.core.together import together
 from fedspm.core.traffic import Traffic
 from fedspm.data.federation import Federation
-from fedspm.errors import FedSPMError, TrainingFailed
+from fedspm.errors import FedSPMError, Refused, TrainingFailed
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -48,6 +49,7 @@ class LocalEngine:
         self.device = torch.device(choose_device(device))
         self.workers = cores() if workers == "auto" else int(workers)
         self.begin_round(0)
+        self.releases = Releases()
         self.privates: dict[str, Tensors] = {}
         self._seed = seed
         self._threads_before = torch.get_num_threads()
@@ -94,29 +96,34 @@ class LocalEngine:
     def __call__(self, step: Step[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
         """The round's clients take the step; replies are folded in client order: the same bits with any number of
         workers."""
+        algorithm: Algorithm = step.__self__  # type: ignore[attr-defined]
+        require_step(algorithm, step.__name__)
         self.traffic.send(shared | arguments, [self.federation.names[i] for i in self.participants])
         shared, arguments = self.send(shared), self.send(arguments)
-        settings: Settings = step.__self__.settings  # type: ignore[attr-defined]
 
         def where(client: Client) -> str:
             return f"client {client.name!r}, round {self.round}, step {step.__name__}"
 
-        def take(i: int, solver: Solver = minimise) -> tuple[Answer, Tensors]:
+        def take(i: int, solver: Solver = minimise) -> tuple[Answer, Tensors, int]:
             client = self._client(i, self.privates[self.federation.names[i]], solver)
             try:
                 reply, private = step(client, shared, **arguments)
-                sent = Departure(settings, client, step.__name__, shared)(reply)
-                return arrived(settings, shared, sent), private  # type: ignore[return-value]
-            except TrainingFailed as error:
-                raise TrainingFailed(f"{where(client)}: {error}") from error
+                require_declared_reply(algorithm, step.__name__, client.name, reply)
+                depart = Departure(algorithm.settings, client, step.__name__, shared)
+                came = arrived(algorithm.settings, shared, depart(reply))
+                return came, private, depart.noised(reply)  # type: ignore[return-value]
+            except (TrainingFailed, Refused) as error:
+                raise type(error)(f"{where(client)}: {error}") from error
             except Exception as error:  # of somebody's own method or encoder: its traceback is what they need
                 error.add_note(f"fedspm: {where(client)}")
                 raise
 
         merged: Answer | None = None
-        for i, (reply, private) in zip(self.participants, self._taken(take), strict=True):
-            self.privates[self.federation.names[i]] = private
-            self.traffic.receive(self.federation.names[i], reply)
+        for i, (reply, private, noised) in zip(self.participants, self._taken(take), strict=True):
+            name = self.federation.names[i]
+            self.privates[name] = private
+            self.traffic.receive(name, reply)
+            self.releases.add([name], noised)
             merged = reply if merged is None else merged.merge(reply)  # type: ignore[arg-type, assignment]
         assert merged is not None
         return merged

@@ -21,9 +21,10 @@ from pydantic import Field, ValidationError
 
 from fedspm.algorithms import algorithm_named
 from fedspm.core.algorithm import Algorithm, Task
+from fedspm.core.declared import require_declared_reply, require_step
 from fedspm.core.leaving import Departure
 from fedspm.core.local import Client
-from fedspm.core.replies import Both, Reply, Rows, Tensors, moved
+from fedspm.core.replies import Reply, Rows, Tensors, moved
 from fedspm.core.settings import Settings
 from fedspm.data.federation import Part
 from fedspm.engines import wire
@@ -143,7 +144,7 @@ class Site:
             reply: Reply = self._evaluate(run, client, shared)
         else:
             reply, private = self._method(run.algorithm, step)(client, shared, **arguments)
-            wire.require_declared(run.algorithm, step, names_of(reply, name))
+            require_declared_reply(run.algorithm, step, name, reply)
             settings = run.algorithm.settings
             reply = Departure(settings, client, step, shared, self.secret if settings.privacy.noise else "")(reply)
             store.keep(place, None if private is client.private else private)
@@ -158,8 +159,7 @@ class Site:
         return wire.reply_message(tag, name, len(run.train), Rows.of(name))
 
     def _method(self, algorithm: Algorithm, step: str) -> Callable[..., tuple[Reply, Tensors]]:
-        if step not in algorithm.leaves and step != "personalise":
-            raise Refused(f"{algorithm.settings.algorithm} has no client step {step!r}")
+        require_step(algorithm, step)
         if step in algorithm.at_home:
             raise Refused(f"{step!r} is for clients on one machine; a site does not answer it")
         if step in algorithm.after and algorithm.settings.privacy.noise:
@@ -222,9 +222,3 @@ class Site:
             )
         if config.name not in description["names"]:
             raise Refused(f"{config.name!r} is not one of the sites of this run")
-
-
-def names_of(reply: Reply, site: str) -> list[str]:
-    if isinstance(reply, Both):
-        return names_of(reply.mean, site) + names_of(reply.rows, site)
-    return list(reply.rows.get(site, {}) if isinstance(reply, Rows) else reply.totals())

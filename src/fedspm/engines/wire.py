@@ -6,7 +6,7 @@ here and nowhere else: a reply that is not exactly what was asked for is refused
 
 import inspect
 from collections import Counter
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, get_args
 
@@ -15,6 +15,7 @@ from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 from safetensors.torch import load, save
 
 from fedspm.core.algorithm import Algorithm
+from fedspm.core.declared import require_declared
 from fedspm.core.leaving import arrived, as_changes, sent
 from fedspm.core.replies import Both, Mean, Reply, Rows, Tensors, plain
 from fedspm.engines.plausible import check_parameters, check_row, check_sums
@@ -120,15 +121,6 @@ def reply_message(tag: object, site: str, rows: int, reply: Reply, more: Header 
 
 def refusal_message(tag: object, site: str, why: str) -> RecordDict:
     return message({"tag": str(tag), "site": site, "kind": "refusal", "why": why})
-
-
-def require_declared(algorithm: Algorithm, step: str, names: Collection[str]) -> None:
-    """What leaves a client is what its algorithm declares: docs/decisions/0001. Checked where it leaves and arrives."""
-    for name in names:
-        if not {name, name.split(".")[0]} & algorithm.leaves.get(step, frozenset()):
-            raise Refused(
-                f"{name!r} is not declared to leave a client in step {step} ({type(algorithm).__name__}.leaves)"
-            )
 
 
 def kind_of_reply(algorithm: Algorithm, step: str) -> str | None:

@@ -1,5 +1,6 @@
 """A basis brought to a scale at which it can be computed with."""
 
+import warnings
 from dataclasses import dataclass
 
 import numpy as np
@@ -8,6 +9,8 @@ from fedspm.errors import FedSPMError
 
 Array = np.ndarray
 DEPENDENT = 1e-13  # a column of which less is left when the others are taken away counts as their combination
+LOST, LOSING = 1e-2, 1e-5  # rounding as a share of what a column says: refused above the first, told above the second
+WHOLE = 2.0**50  # whole numbers below are meant: by chance, not all doubles of this size are whole
 FAR = 1e-8  # a spread is at least this share of the largest distance
 EPSILON = float(np.finfo(np.float64).eps)
 Long = np.longdouble
@@ -47,6 +50,7 @@ class Whitening:
             raise FedSPMError(
                 f"column {int(np.argmin(left))} of the basis depends linearly on the others; leave one out"
             )
+        _require_digits(features, r, weight[:, None] / spread.astype(float))
         turn = np.linalg.inv(r / r[0, 0]).astype(Long)  # its first column stays the constant
         turn[1:] /= spread[:, None]
         back = turn.copy()
@@ -57,6 +61,29 @@ class Whitening:
         if features.shape[1] != len(self.centre):
             raise FedSPMError(f"the basis made {features.shape[1]} columns here and {len(self.centre)} of the samples")
         return _turned(features, self.centre, self.turn)
+
+
+def _require_digits(features: Array, r: Array, scale: Array) -> None:
+    """Refuse a basis whose rounding is as large as what its columns say, and warn where it is not much smaller.
+
+    A value q is known to ε/2 · |q|, since it was rounded when the basis was made. What column k says is what is left of
+    it when all other columns and the constant are taken away: of length 1 / ‖row k of R⁻¹‖, for (1, q) scaled = Q R.
+    """
+    said = 1 / np.linalg.norm(np.linalg.inv(r)[1:], axis=1)
+    rounded = EPSILON / 2 * np.linalg.norm(features * scale, axis=0)
+    exact = (features == np.rint(features)).all(0) & (np.abs(features).max(0) < WHOLE)
+    share = np.where(exact, 0, rounded / said)
+    if (worst := share.max()) <= LOSING:
+        return
+    column = int(np.argmax(share))
+    largest = np.abs(features[:, column]).max()
+    why = (
+        f"its values reach {largest:.1e}, and their rounding is {worst:.1g} times what it says beside the others; "
+        "centre the columns: subtract a constant from x before the basis is made of it"
+    )
+    if worst > LOST:
+        raise FedSPMError(f"column {column} of the basis has lost its digits: {why}")
+    warnings.warn(f"column {column} of the basis has few digits left: {why}", stacklevel=4)
 
 
 def _turned(features: Array, centre: Array, turn: Array) -> Array:
