@@ -20,8 +20,9 @@ UMASK = os.umask(0)  # there is no way to read it without setting it
 os.umask(UMASK)
 
 
-def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> None:
-    """All of it or nothing: written beside the target, flushed to the disk, then renamed over it."""
+def write_atomically(path: Path, content: str | bytes, *, private: bool = False) -> None:
+    """All of it or nothing: written beside the target, flushed to the disk, then renamed over it. What is `private`
+    nobody else may read, not for a moment."""
     data = content.encode() if isinstance(content, str) else content
     with explained(path):
         handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
@@ -30,7 +31,8 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            os.chmod(temporary, mode & ~UMASK)
+            if not private:  # mkstemp made it 0600
+                os.chmod(temporary, 0o666 & ~UMASK)
             os.replace(temporary, path)
         except BaseException:
             Path(temporary).unlink(missing_ok=True)
@@ -38,8 +40,16 @@ def write_atomically(path: Path, content: str | bytes, mode: int = 0o666) -> Non
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """Nobody else may read it, not for a moment."""
-    write_atomically(path, content, 0o600)
+    """A key: `write_atomically`, private."""
+    write_atomically(path, content, private=True)
+
+
+def private_folder(path: Path) -> Path:
+    """Makes a folder that nobody else may look into; one that is there already stays as it is."""
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+    return path
 
 
 @contextmanager
