@@ -21,17 +21,19 @@ os.umask(UMASK)
 
 
 def write_atomically(path: Path, content: str | bytes, *, private: bool = False) -> None:
-    """All of it or nothing: written beside the target, flushed to the disk, then renamed over it. What is `private`
-    nobody else may read, not for a moment."""
+    """All of it or nothing: written beside the target, flushed to the disk, then renamed over it.
+
+    Nobody else may read what is `private`, not for a moment; everything else, who the umask lets.
+    """
     data = content.encode() if isinstance(content, str) else content
     with explained(path):
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
+        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")  # only its owner may read it
         try:
             with os.fdopen(handle, "wb") as file:
                 file.write(data)
                 file.flush()
                 os.fsync(file.fileno())
-            if not private:  # mkstemp made it 0600
+            if not private:
                 os.chmod(temporary, 0o666 & ~UMASK)
             os.replace(temporary, path)
         except BaseException:
@@ -40,16 +42,8 @@ def write_atomically(path: Path, content: str | bytes, *, private: bool = False)
 
 
 def write_secret(path: Path, content: bytes) -> None:
-    """A key: `write_atomically`, private."""
+    """Nobody else may read it, not for a moment."""
     write_atomically(path, content, private=True)
-
-
-def private_folder(path: Path) -> Path:
-    """Makes a folder that nobody else may look into; one that is there already stays as it is."""
-    with explained(path):
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.mkdir(mode=0o700, exist_ok=True)
-    return path
 
 
 @contextmanager
@@ -121,6 +115,14 @@ def read_json(path: Path) -> Any:
         raise DamagedFile(f"{path} is missing") from error
     except (OSError, ValueError) as error:
         raise DamagedFile(f"{path} is damaged: {error}") from error
+
+
+def private_folder(path: Path) -> Path:
+    """Makes a folder that nobody else may look into; one that is there already stays as it is."""
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+    return path
 
 
 def _flush(path: Path) -> None:

@@ -52,7 +52,7 @@ class SiteConfig(Strict):
     min_noise: float = Field(0.0, ge=0, description="no part in a run with a smaller privacy.noise")
     min_batch: int = Field(16, ge=1, description="no part in a run whose local steps have fewer rows")
     min_steps: int = Field(5, ge=1, description="no part in a run with fewer local steps a round")
-    max_learning_rate: float = Field(1.0, gt=0, description="no part in a run with a larger learning rate")
+    max_learning_rate: float = Field(0.1, gt=0, description="no part in a run with a larger learning rate")
     device: str = Field("auto", description="auto, cpu, cuda, mps")
 
     @classmethod
