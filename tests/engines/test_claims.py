@@ -84,7 +84,7 @@ def test_an_update_out_of_proportion_is_left_out_and_named(vectors, tmp_path, na
     assert_same(expected, one_round(algorithm, engine, shared, 0))
     assert len(engine.said) == 1
     assert f"site 'south', step {step}: its update has the length" in engine.said[0]
-    assert f"more than sites.max_update = {MOST:g} times is refused" in engine.said[0]
+    assert f"with 120 rows more than {MOST:g} times is refused (sites.max_update = {MOST:g})" in engine.said[0]
     spoil.clear()
     assert_same(first, one_round(algorithm, engine, shared, 0))
 
@@ -108,9 +108,14 @@ def test_two_sites_cannot_be_judged_and_updates_in_rows_can():
     lengths = {"a": 1.0, "b": 1.1, "c": 50.0}
     means = {site: Mean(9, w=torch.full((4,), length / 2)) for site, length in lengths.items()}
     rows = {site: Rows.of(site, w=torch.full((4,), length / 2)) for site, length in lengths.items()}
-    assert out_of_proportion(means, shared, 5.0).keys() == out_of_proportion(rows, shared, 5.0).keys() == {"c"}
-    assert out_of_proportion({site: means[site] for site in "ac"}, shared, 5.0) == {}
+    counts = dict.fromkeys(lengths, 90)
+    assert out_of_proportion(means, shared, counts, 5.0).keys() == {"c"}
+    assert out_of_proportion(rows, shared, counts, 5.0).keys() == {"c"}
+    assert out_of_proportion({site: means[site] for site in "ac"}, shared, counts, 5.0) == {}
+    assert out_of_proportion(means, shared, counts | {"c": 9000}, 5.0).keys() == {"c"}
+    assert out_of_proportion(means, shared, counts | {"c": 1}, 5.0).keys() == {"c"}  # √90 · 5 = 47.4 times
+    assert out_of_proportion(means, shared, {"a": 120, "b": 120, "c": 1}, 5.0) == {}  # few rows: long, of little weight
     taus = {site: Rows.of(site, tau=torch.full((2,), 10**k)) for k, site in enumerate("abc")}
-    assert out_of_proportion(taus, shared, 5.0) == {}  # shares of rows are no update
+    assert out_of_proportion(taus, shared, counts, 5.0) == {}  # shares of rows are no update
     still = {site: Mean(9, w=torch.zeros(4)) for site in "ab"} | {"c": means["c"]}
-    assert out_of_proportion(still, shared, 5.0) == {}  # nobody else has moved: nothing to compare with
+    assert out_of_proportion(still, shared, counts, 5.0) == {}  # nobody else has moved: nothing to compare with

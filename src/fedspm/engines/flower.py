@@ -172,7 +172,8 @@ class FlowerEngine:
                 refused[site] = str(error)
         wrong = wire.outvoted(received)
         agreeing = {each.site: each.reply for each in received if each.site not in wrong}
-        wrong |= out_of_proportion(agreeing, shared, self._max_update)
+        counts = dict(zip(self.algorithm.task.names, self.algorithm.task.counts, strict=True))
+        wrong |= out_of_proportion(agreeing, shared, counts, self._max_update)
         refused |= {site: f"site {site!r}, step {step}: {why}" for site, why in wrong.items()}
         for why in refused.values():
             self.say(f"left out: {why}")

@@ -61,19 +61,28 @@ def check_row(row: Tensors, step: str, n: int, clients: int) -> None:
             raise Refused(f"{int(right)} right and {few(routed)} routed are not counts of {int(rows)} test rows")
 
 
-def out_of_proportion(replies: Mapping[str, Reply], shared: Tensors, most: float) -> dict[str, str]:
+def out_of_proportion(
+    replies: Mapping[str, Reply], shared: Tensors, counts: Mapping[str, int], most: float
+) -> dict[str, str]:
     """Sites whose update is longer than `most` times the median of the others', and the two lengths. Fewer than three
-    sites cannot be judged, nor an exchange without updates."""
+    sites cannot be judged, nor an exchange without updates.
+
+    Updates from few rows are longer (the noise of a gradient goes with 1/√n) and weigh less: a site with fewer rows
+    than the median of the others, n, may be longer by √(n/n_i).
+    """
     if len(replies) < 3 or math.isinf(most):
         return {}
     lengths = {site: change(reply, shared) for site, reply in replies.items()}
     found = {}
     for site, length in lengths.items():
-        usual = median(other for name, other in lengths.items() if name != site)
-        if usual > 0 and length > most * usual:
+        others = [other for other in lengths if other != site]
+        usual = median(lengths[other] for other in others)
+        fewer = max(1.0, math.sqrt(median(counts[other] for other in others) / counts[site]))
+        if usual > 0 and length > most * fewer * usual:
             found[site] = (
                 f"its update has the length {length:.3g}, {length / usual:.3g} times the median of the others' "
-                f"({usual:.3g}); more than sites.max_update = {most:g} times is refused"
+                f"({usual:.3g}); with {counts[site]:,} rows more than {most * fewer:.3g} times is refused "
+                f"(sites.max_update = {most:g})"
             )
     return found
 
