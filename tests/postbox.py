@@ -57,13 +57,15 @@ class LoopGrid(Grid):
         return [self._replies.pop(number) for number in sorted(numbers, reverse=True) if number in self._replies]
 
 
-def loop_engine(federation, algorithm, folder, between=lambda step, site, content: content, wait=0.2, min_clients=1):
+def loop_engine(
+    federation, algorithm, folder, between=lambda step, site, content: content, wait=0.2, min_clients=1, **more
+):
     configs = site_configs(federation, algorithm, folder, "cpu")
     grid = LoopGrid({10 + i: Site(config, NO_SECRET) for i, config in enumerate(configs)}, between)
     post = Post(grid, Waiting(wait, min_clients, poll=0.01))
     nodes = {name: site.node for name, site in introduce(post, post.online(), wait)}
     said = []
-    engine = LoopbackEngine(post, algorithm, federation, "run1", configs, nodes, said.append)
+    engine = LoopbackEngine(post, algorithm, federation, "run1", configs, nodes, said.append, **more)
     engine.grid, engine.said = grid, said
     return engine
 

@@ -159,6 +159,14 @@ def read_json(path: Path) -> Any:
         raise DamagedFile(f"{path} is damaged: {error}") from error
 
 
+def private_folder(path: Path) -> Path:
+    """Makes a folder that nobody else may look into; one that is there already stays as it is."""
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.mkdir(mode=0o700, exist_ok=True)
+    return path
+
+
 def _flush(path: Path) -> None:
     handle = os.open(path, os.O_RDONLY)
     try:

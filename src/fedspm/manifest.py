@@ -6,6 +6,7 @@ import platform
 import subprocess
 import sys
 import uuid
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -31,9 +32,11 @@ def manifest(federation: Federation, algorithm: Algorithm, command: str) -> dict
     }
 
 
-def site_manifest(algorithm: Algorithm, classes: np.ndarray, pixels: bool) -> dict[str, Any]:
+def site_manifest(
+    algorithm: Algorithm, classes: np.ndarray, pixels: bool, columns: Sequence[str] | None = None
+) -> dict[str, Any]:
     """Of a run across sites, whose rows nobody here has seen; `pixels`: all say that theirs are as image files."""
-    found = {"data_fingerprint": ELSEWHERE, "range": UNIT if pixels else None}
+    found = {"data_fingerprint": ELSEWHERE, "columns": columns and list(columns), "range": UNIT if pixels else None}
     return facts(algorithm, classes, "fedspm federation train") | found
 
 

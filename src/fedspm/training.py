@@ -12,6 +12,7 @@ from fedspm.config import Config
 from fedspm.core.algorithm import Algorithm, Exchange
 from fedspm.core.releases import Releases
 from fedspm.core.replies import Tensors
+from fedspm.core.requests import ATTEMPTS
 from fedspm.core.traffic import Traffic
 from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
@@ -26,7 +27,6 @@ if TYPE_CHECKING:
 
 In = TypeVar("In")
 Out = TypeVar("Out")
-ATTEMPTS = 20  # at a round that too few sites answer
 
 
 @runtime_checkable
@@ -157,6 +157,7 @@ def train(
             lambda engine: train_on(engine, config, federation, algorithm, run, watcher, checkpoint),
             wait=config.sites.wait,
             min_clients=config.sites.min_clients,
+            max_update=config.sites.max_update,
             workers=config.workers,
             device=config.device,
         )

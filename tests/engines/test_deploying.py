@@ -1,6 +1,10 @@
 """Around a run across sites: certificates, what Flower says, and how a run ends for a site that missed its end."""
 
 import ipaddress
+import socket
+import ssl
+import threading
+from contextlib import suppress
 
 import pytest
 
@@ -13,14 +17,14 @@ from fedspm.algorithms.fedspm import FedSPM
 from fedspm.config import resolve
 from fedspm.deploy.demo import across_sites
 from fedspm.deploy.keys import make_certificates
-from fedspm.deploy.processes import plainly
+from fedspm.deploy.processes import Processes, plainly
 from fedspm.engines.flower import FlowerEngine
-from fedspm.engines.store import Store
+from fedspm.engines.store import Store, noise_secret
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
 from fedspm.manifest import site_manifest
 from fedspm.runs import Run
-from fedspm.training import train_on
+from fedspm.training import begin, one_round, train_on
 from postbox import algorithm_of, loop_engine
 from small import small_settings
 
@@ -31,6 +35,71 @@ def test_a_certificate_is_good_for_the_servers_own_processes_too(tmp_path):
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == ["fl.example.org", "xn--mnchen-3ya.example", "localhost"]
     assert names.get_values_for_type(x509.IPAddress) == [ipaddress.ip_address(a) for a in ("10.0.0.7", "127.0.0.1")]
+
+
+def test_certificates_pass_strict_checks(tmp_path):
+    """Python 3.13 makes these checks by default, and refuses an authority without keyUsage."""
+    make_certificates(tmp_path, ["fl.example.org"])
+    served = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    served.load_cert_chain(tmp_path / "server.pem", tmp_path / "server.key")
+    strict = ssl.create_default_context(cafile=tmp_path / "ca.crt")
+    strict.verify_flags |= ssl.VERIFY_X509_STRICT
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+
+        def serve():
+            with suppress(OSError):
+                served.wrap_socket(listening.accept()[0], server_side=True).close()
+
+        thread = threading.Thread(target=serve)
+        thread.start()
+        try:
+            with (
+                socket.create_connection(listening.getsockname()) as plain,
+                strict.wrap_socket(plain, server_hostname="fl.example.org") as secure,
+            ):
+                assert secure.version()
+        finally:
+            thread.join()
+
+
+def test_keys_may_be_used_for_nothing_else(tmp_path):
+    make_certificates(tmp_path, ["fl.example.org"])
+    usages = []
+    for file in ("ca.crt", "server.pem"):
+        certificate = x509.load_pem_x509_certificate((tmp_path / file).read_bytes())
+        usage = certificate.extensions.get_extension_for_class(x509.KeyUsage)
+        assert usage.critical
+        assert certificate.extensions.get_extension_for_class(x509.BasicConstraints).critical
+        allowed = ("digital_signature", "key_encipherment", "key_agreement", "key_cert_sign", "crl_sign")
+        usages.append({name for name in allowed if getattr(usage.value, name)})
+    assert usages == [{"key_cert_sign", "crl_sign"}, {"digital_signature"}]
+
+
+def modes(folder):
+    """Whatever others may do with what lies in a folder, by its path."""
+    return {str(path.relative_to(folder)): path.stat().st_mode & 0o077 for path in folder.rglob("*")}
+
+
+def test_what_a_site_writes_only_its_owner_may_read(vectors, tmp_path):
+    torch.set_num_threads(1)
+    algorithm = algorithm_of(FedSPM, small_settings(privacy={"clip": 1.0, "noise": 0.1}), vectors)
+    engine = loop_engine(vectors, algorithm, tmp_path / "sites")
+    assert noise_secret(engine.grid.sites[10].config.state)
+    one_round(algorithm, engine, begin(algorithm, engine), 0)
+    found = modes(tmp_path / "sites")
+    written = {path.rsplit("/", 1)[-1].split("-")[0] for path in found}
+    assert written >= {"rows.safetensors", "run.json", "requests.json", "shared.safetensors", "private", "noise.key"}
+    assert {path: mode for path, mode in found.items() if mode} == {}
+
+
+def test_what_a_started_process_writes_only_its_owner_may_read(tmp_path):
+    with Processes(tmp_path) as processes:
+        processes.start(
+            "one", ["sh", "-c", f"echo said; mkdir {tmp_path}/d; echo kept > {tmp_path}/d/state.db"], tmp_path
+        )
+        processes.running["one"].wait()
+    assert (tmp_path / "one.log").read_text() == "said\n"
+    assert modes(tmp_path) == {"one.log": 0, "d": 0, "d/state.db": 0}
 
 
 @pytest.mark.parametrize("host", ["", "https://fl.example.org", "fl.example.org:9443", "two words", "a..b"])

@@ -278,7 +278,7 @@ def test_what_crosses_the_wire_is_the_table_of_decision_0001(vectors, tmp_path, 
             assert all(wire.tensors_of(content, each) for each in sent)  # an empty record would cost requests
             continue
         if step == "join":
-            assert header.keys() == {"tag", "site", "version", "rows", "shape", "classes", "pixels"}
+            assert header.keys() == {"tag", "site", "version", "rows", "shape", "classes", "pixels", "columns"}
             assert set(content) == {"fedspm"}
             continue
         assert header.keys() <= {"tag", "site", "rows", "kind", "weight", "from"}

@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from fedspm.core.local import Batch, Client
 from fedspm.core.replies import Mean, Reply, Rows, Tensors
+from fedspm.core.requests import Asked
 from fedspm.core.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
 from fedspm.encoders import Encoder, build_encoder
 from fedspm.errors import DamagedFile, FedSPMError
@@ -189,6 +190,14 @@ class Algorithm(ABC):
                 f"no client has {self.settings.min_count} rows (min_count): x is not standardised", stacklevel=2
             )
         return {"input.mean": mean.float(), "input.scale": scale.float()}
+
+    def asks(self) -> dict[str, Asked]:
+        """Which steps this run asks clients for, when and how often: a site answers no others. By default `describe`
+        at the start, `after` at the end, and whatever else `leaves` lists once a round."""
+        own = self.leaves.keys() - self.at_home - {"describe", "evaluate"}
+        known = {step: Asked("end" if step in self.after else "round") for step in own}
+        known |= {"describe": Asked("start"), "evaluate": Asked("evaluation")}
+        return known | ({"personalise": Asked("evaluation")} if self.personalises() else {})
 
     @abstractmethod
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:

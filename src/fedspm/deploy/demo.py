@@ -14,7 +14,7 @@ from fedspm.deploy.keys import make_certificates, make_key
 from fedspm.deploy.launch import follow, launch
 from fedspm.deploy.processes import CONNECTION, Processes, connect, flwr, wait_for_server
 from fedspm.engines.loopback import site_configs
-from fedspm.files import write_atomically
+from fedspm.files import private_folder, write_atomically
 from fedspm.ports import free_port
 from fedspm.runs import refuse_existing, task_of
 
@@ -52,7 +52,7 @@ def loopback(
 ) -> Iterator[Loopback]:
     """Everything up and registered; everything down again at the end."""
     refuse_existing(folder)
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     make_certificates(folder / "server", ["fl.example.org"])  # as docs/deploy.md has it
     algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
     with Processes(folder) as processes:

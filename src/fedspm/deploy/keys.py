@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedspm.errors import FedSPMError
-from fedspm.files import write_atomically, write_secret
+from fedspm.files import private_folder, write_atomically, write_secret
 
 YEARS = 2
 ITSELF = ("localhost", "127.0.0.1")  # by which the SuperLink's own processes reach it
@@ -20,20 +20,22 @@ ITSELF = ("localhost", "127.0.0.1")  # by which the SuperLink's own processes re
 def make_certificates(folder: Path, hosts: list[str]) -> None:
     """ca.crt, which every site gets, and server.pem and server.key for these host names and addresses, and its own."""
     known = [_alternative(host) for host in dict.fromkeys([*hosts, *ITSELF])]
-    folder.mkdir(parents=True, exist_ok=True)
+    private_folder(folder)
     _refuse_existing(folder / "server.key")
     authority, key = ec.generate_private_key(ec.SECP384R1()), ec.generate_private_key(ec.SECP384R1())
     issuer = _name("FedSPM federation")
     itself = (
-        _certificate(issuer, issuer, authority.public_key())
+        _certificate(issuer, issuer, authority.public_key(), authority.public_key())
         .add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+        .add_extension(_usage(key_cert_sign=True, crl_sign=True), critical=True)
         .sign(authority, hashes.SHA384())
     )
     server = (
-        _certificate(_name(hosts[0]), issuer, key.public_key())
+        _certificate(_name(hosts[0]), issuer, key.public_key(), authority.public_key())
+        .add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+        .add_extension(_usage(digital_signature=True), critical=True)
         .add_extension(x509.SubjectAlternativeName(known), critical=False)
         .add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
-        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(authority.public_key()), critical=False)
         .sign(authority, hashes.SHA384())
     )
     pem = serialization.Encoding.PEM
@@ -60,7 +62,10 @@ def _plain(
     return key.private_bytes(encoding, form, serialization.NoEncryption())
 
 
-def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey) -> x509.CertificateBuilder:
+def _certificate(
+    subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, signer: ec.EllipticCurvePublicKey
+) -> x509.CertificateBuilder:
+    """What all certificates have: strict checks (RFC 5280) want both identifiers."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()
@@ -71,7 +76,15 @@ def _certificate(subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePub
         .not_valid_before(now - timedelta(hours=1))
         .not_valid_after(now + timedelta(days=365 * YEARS))
         .add_extension(x509.SubjectKeyIdentifier.from_public_key(key), critical=False)
+        .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer), critical=False)
     )
+
+
+def _usage(**allowed: bool) -> x509.KeyUsage:
+    """What a key may be used for: nothing but this."""
+    every = ("digital_signature", "content_commitment", "key_encipherment", "data_encipherment", "key_agreement")
+    nothing = dict.fromkeys((*every, "key_cert_sign", "crl_sign", "encipher_only", "decipher_only"), False)
+    return x509.KeyUsage(**(nothing | allowed))
 
 
 def _name(text: str) -> x509.Name:

@@ -5,6 +5,7 @@ code that the server sent. Here the SuperNode hands its messages to a worker tha
 message costs no start, and a site runs nothing but what is installed at the site. See docs/decisions/0012.
 """
 
+import os
 import sys
 import threading
 import time
@@ -29,6 +30,7 @@ from fedspm.engines.site import Site, SiteConfig
 
 def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | None, port: int) -> None:
     """Until it is stopped. Without certificates the connection is plain, which is for trying things out."""
+    os.umask(0o077)  # whatever Flower writes is the site's own, too
     worker = Worker(Site(SiteConfig.read(site)), f"127.0.0.1:{port}")
     worker.site.rows  # noqa: B018  (what is wrong with them is better said now)
     keep_freed_memory()

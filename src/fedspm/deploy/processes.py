@@ -21,7 +21,8 @@ CONNECTION = "fedspm"
 
 
 class Processes:
-    """Children in sessions of their own, with their output in files; all of them end with this object."""
+    """Children in sessions of their own, with their output in files; all of them end with this object. What they write
+    (logs, Flower's databases) only its owner may read."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -38,9 +39,15 @@ class Processes:
 
     def start(self, name: str, command: list[str], home: Path) -> int:
         """The number of a process that is told to be quiet and to keep Flower's files in `home`."""
-        with (self.folder / f"{name}.log").open("ab") as log:
+        with open(self.folder / f"{name}.log", "ab", opener=_private) as log:
             self.running[name] = subprocess.Popen(
-                command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, start_new_session=True, env=quiet(home)
+                command,
+                stdout=log,
+                stderr=log,
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                env=quiet(home),
+                umask=0o077,
             )
         return self.running[name].pid
 
@@ -68,6 +75,10 @@ class Processes:
         for name, process in self.running.items():
             if process.poll() is not None:
                 raise FedSPMError(f"{name} ended with code {process.returncode}; see {self.folder / name}.log")
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def quiet(home: Path) -> dict[str, str]:

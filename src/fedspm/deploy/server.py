@@ -16,7 +16,16 @@ from fedspm.config import Config
 from fedspm.deploy.brisk import look_for_parts_soon
 from fedspm.deploy.launch import LOG, outcome_of
 from fedspm.engines.flower import FlowerEngine
-from fedspm.engines.introductions import Introduction, Post, Waiting, agreed_task, by_name, introduce
+from fedspm.engines.introductions import (
+    Introduction,
+    Post,
+    Waiting,
+    agreed_columns,
+    agreed_task,
+    by_name,
+    introduce,
+    require_rows,
+)
 from fedspm.errors import FedSPMError
 from fedspm.files import write_atomically
 from fedspm.manifest import site_manifest
@@ -85,10 +94,12 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
             sites = gather(post, config, log)
             nodes = {name: site.node for name, site in sites.items()}
             task, classes = agreed_task(sites, config.sites.names)
+            columns = agreed_columns(sites, config.sites.names)
             algorithm = algorithm_named(config.algorithm)(config, task)
-            run.describe(site_manifest(algorithm, classes, all(site.pixels for site in sites.values())))
+            run.describe(site_manifest(algorithm, classes, all(site.pixels for site in sites.values()), columns))
         algorithm = run.algorithm()
-        engine = FlowerEngine(post, algorithm, np.asarray(run.classes), run.id, nodes, log)
+        classes, columns, most = np.asarray(run.classes), run.manifest.get("columns"), config.sites.max_update
+        engine = FlowerEngine(post, algorithm, classes, run.id, nodes, log, columns=columns, max_update=most)
         checkpoint = run.latest() if run.has_checkpoint() else None
         if checkpoint is None:
             log("the start: statistics of x and the first components, some tens of short exchanges; then round 1")
@@ -108,6 +119,7 @@ def gather(post: Post, config: Config, log: Callable[[str], None]) -> dict[str, 
             for name, site in introduce(post, strangers, 60.0, log):
                 asked.add(site.node)
                 if name in wanted:
+                    require_rows(name, site, config.sites.max_rows)
                     found = by_name([*found.items(), (name, site)])
                     log(f"site {name!r} is here, with {site.rows:,} rows")
                 else:

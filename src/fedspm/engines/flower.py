@@ -5,6 +5,7 @@ exchange: its row of τ stays, the mean is over the others, and it is asked agai
 """
 
 import json
+import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -22,6 +23,7 @@ from fedspm.core.replies import Reply, Rows, Tensors
 from fedspm.core.traffic import Traffic
 from fedspm.engines import wire
 from fedspm.engines.introductions import Post, Silence, introduce
+from fedspm.engines.plausible import out_of_proportion
 from fedspm.errors import Refused, TooFewSites
 
 In = TypeVar("In")
@@ -62,8 +64,13 @@ class FlowerEngine:
         run: str,
         nodes: dict[str, int],
         say: Callable[[str], None] = lambda line: None,
+        *,
+        columns: Sequence[str] | None = None,
+        max_update: float = math.inf,
     ):
-        self.algorithm, self.classes = algorithm, classes
+        """`columns` are the names of the features, in the order that all sites use; an update longer than `max_update`
+        times the median of the others' is left out."""
+        self.algorithm, self.classes, self.columns, self._max_update = algorithm, classes, columns, max_update
         self.post, self.nodes, self.say = post, dict(nodes), say
         self._run = run
         self._ignored: set[int] = set()  # nodes that are no site of this run
@@ -82,6 +89,7 @@ class FlowerEngine:
             "counts": task.counts,
             "shape": task.shape,
             "classes": self.classes.tolist(),
+            "columns": self.columns and list(self.columns),
         }
 
     def private_states(self) -> dict[str, Tensors]:
@@ -169,7 +177,11 @@ class FlowerEngine:
                 received.append(gate.read(site, answer))
             except Refused as error:
                 refused[site] = str(error)
-        refused |= {site: f"site {site!r}, step {step}: {why}" for site, why in wire.outvoted(received).items()}
+        wrong = wire.outvoted(received)
+        agreeing = {each.site: each.reply for each in received if each.site not in wrong}
+        counts = dict(zip(self.algorithm.task.names, self.algorithm.task.counts, strict=True))
+        wrong |= out_of_proportion(agreeing, shared, counts, self._max_update)
+        refused |= {site: f"site {site!r}, step {step}: {why}" for site, why in wrong.items()}
         for why in refused.values():
             self.say(f"left out: {why}")
         self.absent |= refused

@@ -64,6 +64,7 @@ class Introduction:
     shape: tuple[int, ...]
     classes: tuple[Any, ...]
     pixels: bool  # its values are as those of image files
+    columns: tuple[str, ...] | None = None  # names of its features, if they have any
 
 
 @dataclass(frozen=True)
@@ -86,7 +87,9 @@ def introduce(
             header = wire.header_of(answer) if isinstance(answer, RecordDict) else {}
             classes = tuple(json.loads(header["classes"]))
             shape, pixels = tuple(map(int, header["shape"])), bool(header.get("pixels"))
-            site = Introduction(node, int(header["rows"]), shape, classes, pixels)
+            names = json.loads(header.get("columns", "null"))
+            columns = tuple(map(str, names)) if names else None
+            site = Introduction(node, int(header["rows"]), shape, classes, pixels, columns)
         except (Refused, KeyError, ValueError, TypeError) as error:
             why = header.get("why", repr(error)) if isinstance(answer, RecordDict) else answer
             say(f"node {node} did not introduce itself: {why}")  # somebody else's, or gone again
@@ -118,6 +121,36 @@ def agreed_task(sites: dict[str, Introduction], names: Sequence[str]) -> tuple[T
         raise FedSPMError(f"{', '.join(worded)} have strings as labels and the other sites numbers; use one kind")
     classes = agreed_classes([sites[name].classes for name in names])
     return Task(shapes.pop(), len(classes), tuple(names), tuple(sites[name].rows for name in names)), classes
+
+
+def require_rows(name: str, site: Introduction, most: int) -> None:
+    """Shares of the mean follow from what sites claim: one that claims absurdly much would be the mean."""
+    if not 1 <= site.rows <= most:
+        raise FedSPMError(
+            f"site {name!r} claims {site.rows:,} rows, not between 1 and sites.max_rows = {most:,}; "
+            "ask it, and set a larger sites.max_rows if it is right"
+        )
+
+
+def agreed_columns(sites: dict[str, Introduction], names: Sequence[str]) -> tuple[str, ...] | None:
+    """Names of the features in the order of the first site, in which the others put theirs; None if none has any."""
+    first = sites[names[0]].columns
+    for name in names[1:]:
+        own = sites[name].columns
+        if bool(own) != bool(first):
+            named, nameless = (name, names[0]) if own else (names[0], name)
+            raise FedSPMError(
+                f"the rows of site {named!r} have names of columns and those of site {nameless!r} have none, so nobody "
+                "knows whether they mean the same; write the rows of all sites with names (docs/deploy.md), or of none"
+            )
+        if own and first and set(own) != set(first):
+            less, more = ([each for each in one if each not in other] for one, other in ((first, own), (own, first)))
+            parts = [f"lack {', '.join(less[:5])}"] * bool(less) + [f"have also {', '.join(more[:5])}"] * bool(more)
+            raise FedSPMError(
+                f"site {name!r} has other columns than site {names[0]!r}: its rows {' and '.join(parts)}; all sites "
+                "need the same columns, in any order"
+            )
+    return first
 
 
 def agreed_classes(listed: Sequence[tuple[Any, ...]]) -> np.ndarray:

@@ -3,6 +3,7 @@
 Simulation and the tests use it. Across real machines the server has `FlowerEngine`, which sees no private state.
 """
 
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -16,7 +17,7 @@ from fedspm.engines.introductions import Post
 from fedspm.engines.rows import rows_of, write_rows
 from fedspm.engines.site import SiteConfig
 from fedspm.engines.store import Store
-from fedspm.files import as_file_name
+from fedspm.files import as_file_name, private_folder
 
 NO_SECRET = ""  # of sites on one machine: they have the noise of the in-process engine, there is nothing to hide
 
@@ -25,10 +26,15 @@ def site_configs(federation: Federation, algorithm: Algorithm, folder: Path, dev
     """A site for every client, in a folder of its own: its rows and its private state."""
     configs = []
     settings = algorithm.settings
+    blocks, usual = (settings.predictor, settings.router), SiteConfig.model_fields
+    limits = {  # its own, or those of the run: whoever trains on one machine has the rows anyway
+        "min_batch": min(usual["min_batch"].default, *federation.counts, *(block.batch_size for block in blocks)),
+        "min_steps": min(usual["min_steps"].default, *(block.steps or 1 for block in blocks)),
+        "max_learning_rate": max(usual["max_learning_rate"].default, *(block.learning_rate for block in blocks)),
+    }
     for i, name in enumerate(federation.names):
         place = (folder / f"{i:05d}-{as_file_name(name)}").resolve()
-        place.mkdir(parents=True, exist_ok=True)
-        write_rows(place / "rows.safetensors", rows_of(federation, i))
+        write_rows(private_folder(place) / "rows.safetensors", rows_of(federation, i))
         configs.append(
             SiteConfig(
                 name=name,
@@ -38,6 +44,7 @@ def site_configs(federation: Federation, algorithm: Algorithm, folder: Path, dev
                 encoders=(settings.predictor.encoder, settings.router.encoder),
                 min_count=settings.min_count,
                 device=device,
+                **limits,
             )
         )
     return configs
@@ -55,8 +62,10 @@ class LoopbackEngine(FlowerEngine):
         sites: list[SiteConfig],
         nodes: Mapping[str, int],
         say: Callable[[str], None],
+        max_update: float = math.inf,
     ):
-        super().__init__(post, algorithm, np.asarray(federation.classes), run, dict(nodes), say)
+        classes, columns = np.asarray(federation.classes), federation.columns
+        super().__init__(post, algorithm, classes, run, dict(nodes), say, columns=columns, max_update=max_update)
         self._stores = {site.name: Store.of(site.state, run) for site in sites}
 
     def private_states(self) -> dict[str, Tensors]:

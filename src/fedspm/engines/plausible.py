@@ -4,11 +4,14 @@ A site that lies within these bounds still moves the mean by its share ρ_i: not
 """
 
 import math
+from collections.abc import Mapping
+from statistics import median
 
 import torch
 from torch import Tensor
 
-from fedspm.core.replies import Tensors
+from fedspm.core.leaving import sent
+from fedspm.core.replies import Both, Reply, Rows, Tensors
 from fedspm.errors import Refused
 
 ROUNDING = 1e-4  # by which the shares of a site's rows may miss their number: they are in single precision
@@ -56,6 +59,51 @@ def check_row(row: Tensors, step: str, n: int, clients: int) -> None:
         rows, right, routed = (row[name] for name in shapes)
         if not 0 <= right <= rows or (routed < 0).any() or routed.sum() not in (0, rows):
             raise Refused(f"{int(right)} right and {few(routed)} routed are not counts of {int(rows)} test rows")
+
+
+def out_of_proportion(
+    replies: Mapping[str, Reply], shared: Tensors, counts: Mapping[str, int], most: float
+) -> dict[str, str]:
+    """Sites whose update is longer than `most` times the median of the others', and the two lengths. Fewer than three
+    sites cannot be judged, nor an exchange without updates.
+
+    Updates from few rows are longer (the noise of a gradient goes with 1/√n) and weigh less: a site with fewer rows
+    than the median of the others, n, may be longer by √(n/n_i).
+    """
+    if len(replies) < 3 or math.isinf(most):
+        return {}
+    lengths = {site: change(reply, shared) for site, reply in replies.items()}
+    found = {}
+    for site, length in lengths.items():
+        others = [other for other in lengths if other != site]
+        usual = median(lengths[other] for other in others)
+        fewer = max(1.0, math.sqrt(median(counts[other] for other in others) / counts[site]))
+        if usual > 0 and length > most * fewer * usual:
+            found[site] = (
+                f"its update has the length {length:.3g}, {length / usual:.3g} times the median of the others' "
+                f"({usual:.3g}); with {counts[site]:,} rows more than {most * fewer:.3g} times is refused "
+                f"(sites.max_update = {most:g})"
+            )
+    return found
+
+
+def change(reply: Reply, shared: Tensors) -> float:
+    """The L2 norm of the change of the shared parameters in a reply, all of them together; of τ there is a row only,
+    and it is none of them."""
+    if isinstance(reply, Both):
+        return change(reply.mean, shared)
+    moved = (
+        {name: value for row in reply.rows.values() for name, value in row.items()}
+        if isinstance(reply, Rows)
+        else sent(reply)[1]
+    )
+    return math.sqrt(
+        sum(
+            float((value.double() - shared[name].cpu().double()).square().sum())
+            for name, value in moved.items()
+            if name in shared and value.is_floating_point() and value.shape == shared[name].shape
+        )
+    )
 
 
 def few(values: Tensor) -> str:

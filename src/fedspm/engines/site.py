@@ -1,7 +1,8 @@
 """What happens at a site: its own rows, its own disk, and the steps that its own configuration allows.
 
 Nothing here knows how messages arrive. A site answers what it was asked, keeps its private state, and refuses, with a
-sentence, whatever it was not configured for: another algorithm, another encoder, sums over fewer rows, another step.
+sentence, whatever it was not configured for: another algorithm, another encoder, sums over fewer rows, smaller batches,
+and whatever its run does not need: another step, at another time, more often (`fedspm.engines.requests`).
 """
 
 import json
@@ -25,10 +26,11 @@ from fedspm.core.declared import require_declared_reply, require_step
 from fedspm.core.leaving import Departure
 from fedspm.core.local import Client
 from fedspm.core.replies import Reply, Rows, Tensors, moved
-from fedspm.core.settings import Settings
+from fedspm.core.settings import Block, Settings
 from fedspm.data.federation import Part
 from fedspm.engines import wire
 from fedspm.engines.local import choose_device
+from fedspm.engines.requests import fingerprint, require_allowed, require_due
 from fedspm.engines.rows import SiteRows, is_function, load_rows
 from fedspm.engines.store import Store, noise_secret
 from fedspm.errors import DamagedFile, FedSPMError, Refused
@@ -49,6 +51,9 @@ class SiteConfig(Strict):
     encoders: tuple[str, ...] = Field(ENCODERS, description="encoders that the server may ask for")
     min_count: int = Field(10, ge=1, description="no sum over fewer rows than this leaves, whatever the server asks")
     min_noise: float = Field(0.0, ge=0, description="no part in a run with a smaller privacy.noise")
+    min_batch: int = Field(16, ge=1, description="no part in a run whose local steps have fewer rows")
+    min_steps: int = Field(5, ge=1, description="no part in a run with fewer local steps a round")
+    max_learning_rate: float = Field(0.1, gt=0, description="no part in a run with a larger learning rate")
     device: str = Field("auto", description="auto, cpu, cuda, mps")
 
     @classmethod
@@ -75,9 +80,12 @@ class Joined:
     train: Part
     test: Part
 
+    def index(self, name: str) -> int:
+        return self.algorithm.task.names.index(name)
+
     def client(self, name: str, private: Tensors, round: int) -> Client:
-        task, seed = self.algorithm.task, self.algorithm.settings.seed
-        return Client(name, task.names.index(name), self.train.x, self.train.y, private, round, seed)
+        seed = self.algorithm.settings.seed
+        return Client(name, self.index(name), self.train.x, self.train.y, private, round, seed)
 
 
 class Site:
@@ -123,11 +131,11 @@ class Site:
             torch.set_num_threads(threads)
 
     def _join(self, tag: object) -> RecordDict:
-        """How the server learns who is there: name, number of rows, shape of a row, classes, and whether its values are
-        as in image files."""
+        """How the server learns who is there: name, number of rows, shape of a row, classes, names of the columns, and
+        whether its values are as in image files."""
         rows = self.rows
         about = {"rows": len(rows.train), "shape": list(rows.shape), "classes": json.dumps(rows.classes.tolist())}
-        about["pixels"] = rows.pixels
+        about |= {"pixels": rows.pixels, "columns": json.dumps(rows.columns)}
         return wire.message({"tag": str(tag), "site": self.config.name, "version": __version__, **about})
 
     def _step(self, tag: wire.Tag, header: wire.Header, content: RecordDict) -> RecordDict:
@@ -136,14 +144,21 @@ class Site:
         if step == "enrol":
             return self._enrol(tag, json.loads(header["description"]), store)
         run = self._run(store)
-        shared = self._shared(store, tag.turn, header, content)
-        arguments = self._received(wire.requested(content, wire.ARGUMENTS))
+        method = None if step == "evaluate" else self._method(run.algorithm, step)
+        asked = require_due(run.algorithm, step, tag.turn, round, run.index(name))
+        arrived, shared = self._shared(store, tag.turn, header, content)
+        arguments = wire.requested(content, wire.ARGUMENTS)
         started, private = store.before(place)
-        client = run.client(name, self._received(private), round)
-        if step == "evaluate":
+        request = (tag.turn, step, fingerprint(shared, arguments, private))
+        if require_allowed(store.requests(), request, asked, run.algorithm.settings.rounds):
+            store.note_request(request)
+        if arrived:
+            store.keep_shared(tag.turn, store.shared(tag.turn) | arrived)
+        client, shared = run.client(name, self._received(private), round), self._received(shared)
+        if method is None:
             reply: Reply = self._evaluate(run, client, shared)
         else:
-            reply, private = self._method(run.algorithm, step)(client, shared, **arguments)
+            reply, private = method(client, shared, **self._received(arguments))
             require_declared_reply(run.algorithm, step, name, reply)
             settings = run.algorithm.settings
             reply = Departure(settings, client, step, shared, self.secret if settings.privacy.noise else "")(reply)
@@ -151,10 +166,9 @@ class Site:
         return wire.reply_message(tag, name, client.n, reply, {"from": list(started)})
 
     def _enrol(self, tag: wire.Tag, description: dict[str, Any], store: Store) -> RecordDict:
-        self._require_willing(description)
+        run, name = self._taking_part(description), self.config.name
         store.describe(description)
-        self._joined.pop(store.folder.name, None)
-        run, name = self._run(store), self.config.name
+        self._joined[store.folder.name] = run
         store.keep((tag.turn, tag.exchange), run.algorithm.enrol(run.client(name, {}, 0)))
         return wire.reply_message(tag, name, len(run.train), Rows.of(name))
 
@@ -175,16 +189,14 @@ class Site:
 
     # -- what a message needs to be understood -----------------------------------------------------------------------
 
-    def _shared(self, store: Store, turn: int, header: wire.Header, content: RecordDict) -> Tensors:
-        """The shared state: what came with this message, and what came earlier in this turn."""
+    def _shared(self, store: Store, turn: int, header: wire.Header, content: RecordDict) -> tuple[Tensors, Tensors]:
+        """What came with this message, and the shared state: that and what came earlier in this turn."""
         arrived = wire.requested(content, wire.SHARED)
         earlier = store.shared(turn)
         wanted = list(header.get("kept", []))
         if lost := [name for name in wanted if name not in earlier]:
             raise Refused(f"this site no longer has {lost[0]!r}, which was sent earlier in this round")
-        if arrived:
-            store.keep_shared(turn, earlier | arrived)
-        return self._received({name: earlier[name] for name in wanted} | arrived)
+        return arrived, {name: earlier[name] for name in wanted} | arrived
 
     def _received(self, tensors: Tensors) -> Tensors:
         return moved(tensors, self.device)
@@ -192,12 +204,20 @@ class Site:
     def _run(self, store: Store) -> Joined:
         name = store.folder.name
         if name not in self._joined:
-            known = store.description()
-            self._require_willing(known)
-            settings, task = self._settings(known), Task.of_description(known)
-            train, test = (part.to(self.device) for part in self.rows.encoded(np.asarray(known["classes"])))
-            self._joined[name] = Joined(algorithm_named(settings.algorithm)(settings, task), train, test)
+            self._joined[name] = self._taking_part(store.description())
         return self._joined[name]
+
+    def _taking_part(self, description: dict[str, Any]) -> Joined:
+        """The run of a description, which this site is willing to take part in."""
+        self._require_willing(description)
+        settings, task = self._settings(description), Task.of_description(description)
+        algorithm = algorithm_named(settings.algorithm)(settings, task)
+        self._require_safe(algorithm)
+        rows = self.rows
+        if "columns" in description:  # runs of before 2026-11-18 have none
+            rows = rows.arranged(description["columns"])
+        train, test = (part.to(self.device) for part in rows.encoded(np.asarray(description["classes"])))
+        return Joined(algorithm, train, test)
 
     def _settings(self, description: dict[str, Any]) -> Settings:
         try:
@@ -222,3 +242,29 @@ class Site:
             )
         if config.name not in description["names"]:
             raise Refused(f"{config.name!r} is not one of the sites of this run")
+
+    def _require_safe(self, algorithm: Algorithm) -> None:
+        """No run whose replies would give rows away: updates from few rows, exact sums where noise is wanted. A block
+        without steps sends what it got, and is never refused."""
+        config, settings = self.config, algorithm.settings
+        for role in sorted({encoder.role for encoder in algorithm.encoders}):
+            block: Block = getattr(settings, role)
+            if not block.steps:
+                continue
+            if block.batch_size < config.min_batch:
+                raise self._too("small", f"{role}.batch_size = {block.batch_size}", "min_batch")
+            if len(self.rows.train) < config.min_batch:
+                raise self._too("few", f"batches of this site's {len(self.rows.train)} rows", "min_batch")
+            if block.steps < config.min_steps:
+                raise self._too("few", f"{role}.steps = {block.steps}", "min_steps")
+            if (rate := algorithm.learning_rate(role)) > config.max_learning_rate:
+                raise self._too("large", f"{role}.learning_rate = {rate:g}", "max_learning_rate")
+        if config.min_noise and "cluster" in algorithm.asks():
+            raise Refused(
+                f"the start of this run sends exact sums of k-means, and min_noise of site {config.name!r} is "
+                f'{config.min_noise:g}; set em.start = "random"'
+            )
+
+    def _too(self, what: str, found: str, limit: str) -> Refused:
+        own = getattr(self.config, limit)
+        return Refused(f"the run has {found}, too {what} for site {self.config.name!r}, whose {limit} is {own:g}")

@@ -4,6 +4,9 @@
     STATE/RUN/run.json                        what the run is: settings, sites, classes, as this site joined it
     STATE/RUN/private-TURN-EXCHANGE.safetensors
     STATE/RUN/shared.safetensors              what the server sent last, so that it need not be sent twice a round
+    STATE/RUN/requests.json                   what it was asked and has answered: `fedspm.engines.requests`
+
+Files are readable for their owner alone.
 
 A step of exchange (turn, k) starts from the newest private state before (turn, k). So a site that missed a round goes
 on from where it was, and a site that is ahead of a server which went back to its last checkpoint goes back as well.
@@ -20,8 +23,9 @@ import safetensors
 from safetensors.torch import save
 
 from fedspm.core.replies import Tensors, plain
+from fedspm.engines.requests import Request
 from fedspm.errors import DamagedFile, Refused
-from fedspm.files import read_json, write_atomically, write_secret
+from fedspm.files import private_folder, read_json, write_atomically, write_secret
 
 SECRET = 32  # bytes
 REDONE = 2  # turns that a server may do again: the last one, and that before it in case it dies again meanwhile
@@ -32,8 +36,7 @@ def noise_secret(state: Path) -> str:
     """Drawn once and kept: a reply that is asked for again gets the same noise, also after a restart."""
     path = state / "noise.key"
     if not path.exists():
-        state.mkdir(parents=True, exist_ok=True)
-        write_secret(path, secrets.token_hex(SECRET).encode())
+        write_secret(private_folder(state) / path.name, secrets.token_hex(SECRET).encode())
     secret = path.read_text("utf-8", errors="replace").strip()
     if len(secret) < 2 * SECRET:
         raise Refused("the noise.key of this site is too short to be a secret; delete it, and another is drawn")
@@ -56,7 +59,8 @@ class Store:
 
     def describe(self, description: dict[str, Any]) -> None:
         """Remember what the run is. A run that has trained here is not begun anew."""
-        if any(turn > 0 for turn, _ in self.places()):
+        turns = {turn for turn, _ in self.places()} | {turn for turn, _, _ in self.requests()}
+        if any(turn > 0 for turn in turns):
             raise Refused(
                 f"this site has already trained in this run and does not start again; if it should, delete the folder "
                 f"{self.folder.name} in its state"
@@ -64,14 +68,26 @@ class Store:
         self.remember(description)
 
     def remember(self, description: dict[str, Any]) -> None:
-        self.folder.mkdir(parents=True, exist_ok=True)
-        write_atomically(self.folder / "run.json", json.dumps(description, ensure_ascii=False))
+        private_folder(self.folder.parent)
+        text = json.dumps(description, ensure_ascii=False)
+        write_atomically(private_folder(self.folder) / "run.json", text, private=True)
 
     def description(self) -> dict[str, Any]:
         if not (self.folder / "run.json").exists():
             raise Refused("this site never joined the run")
         content: dict[str, Any] = read_json(self.folder / "run.json")
         return content
+
+    # -- what it was asked -------------------------------------------------------------------------------------------
+
+    def requests(self) -> list[Request]:
+        """What was answered in this run, oldest first."""
+        path = self.folder / "requests.json"
+        return [(int(turn), str(step), str(mark)) for turn, step, mark in read_json(path)] if path.exists() else []
+
+    def note_request(self, request: Request) -> None:
+        """Before the reply leaves: a restart must not forget it."""
+        write_atomically(self.folder / "requests.json", json.dumps([*self.requests(), request]), private=True)
 
     # -- private state -----------------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from torch import Tensor
 from fedspm.core.algorithm import Exchange
 from fedspm.core.local import Client, chunks
 from fedspm.core.replies import Both, Mean, Rows, Tensors
+from fedspm.core.requests import Asked
 from fedspm.mixture.start import ComponentStart
 
 EVIDENCE = "evidence."  # how the tables are named in a client's private state
@@ -32,6 +33,11 @@ class ComponentAlgorithm(ComponentStart):
 
     def enrol(self, client: Client) -> Tensors:
         return {"mixing": torch.full((self.settings.components,), 1 / self.settings.components)}
+
+    def asks(self) -> dict[str, Asked]:
+        """Of a round either its two exchanges or the one for both."""
+        unused = {"expect", "maximise"} if self.settings.wire.exchanges == 1 else {"advance"}
+        return {step: asked for step, asked in super().asks().items() if step not in unused}
 
     def em_round(self, shared: Tensors, exchange: Exchange) -> tuple[Tensors, Float[Tensor, "m c"]]:
         """The averaged update and τ: in two exchanges as printed, or in one with the others' τ of the round before."""

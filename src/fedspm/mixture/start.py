@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from fedspm.core.algorithm import Algorithm, Exchange, Task
 from fedspm.core.local import Client, chunks
 from fedspm.core.replies import Mean, Rows, Tensors
+from fedspm.core.requests import Asked
 from fedspm.core.settings import Settings
 from fedspm.errors import FedSPMError
 from fedspm.mixture import initialise
@@ -38,6 +39,16 @@ class ComponentStart(Algorithm):
         """Are the responsibilities in this round still those of k-means?"""
         em = self.settings.em
         return em.start == "kmeans" and round < max(1, min(em.hold, self.settings.schedule // 2))
+
+    def asks(self) -> dict[str, Asked]:
+        """Of the start only what `first_tau` uses."""
+        known = {step: asked for step, asked in super().asks().items() if step not in ("moments", "cluster", "settle")}
+        if self.settings.em.start == "random":
+            return known
+        if self.settings.components > 1:
+            tries = initialise.AXES * initialise.GLANCES + initialise.ITERATIONS * (self.settings.components - 1)
+            known |= {"moments": Asked("start"), "cluster": Asked("start", tries)}
+        return known | {"settle": Asked("start")}
 
     def report_tau(self, client: Client, responsibilities: Float[Tensor, "n c"]) -> Rows:
         """τ_ic = Σ_j w_ijc, the only thing that the server learns of the responsibilities"""
