@@ -9,6 +9,7 @@ goes with, so that a folder which is half copied is never taken for a whole one.
 """
 
 import hashlib
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -33,8 +34,9 @@ from fedspm.files import read_json, sha256
 from fedspm.serve.novelty import Novelty
 from fedspm.strict import Strict, problem
 
-FORMAT = 1
+FORMAT = 2  # since bundles hold the names of columns
 TENSORS = "application/x-safetensors"  # content type of packed tensors
+HEADER = 64 * 1024  # bytes that the header of a body may have: hundreds of tensors, and a query has one
 
 
 class Card(Strict):
@@ -49,6 +51,7 @@ class Card(Strict):
     shape: tuple[int, ...]
     range: tuple[float, float] | None  # of the training rows; None: not known, but beyond that of image files
     classes: list[str | int | float | bool]
+    columns: list[str] | None = Field(None, description="names of the features of vectors, where they have any")
     names: list[str]  # all clients for a router, one for a node
     counts: list[int]
     folders: list[str] = Field([], description="a router's: the folder of every client in BUNDLE/clients")
@@ -181,9 +184,20 @@ def unpacked_rows(content: bytes) -> tuple[Tensor, Tensors]:
     return tensors.pop("x"), tensors
 
 
-def unpack(content: bytes) -> dict[str, Any]:
+def unpack(content: bytes, header: int = HEADER) -> dict[str, Any]:
+    """The tensors of a body whose header has at most so many bytes: one that declares more is refused unread, because
+    building 300,000 empty tensors takes seconds."""
+    if (declared := int.from_bytes(content[:8], "little")) > header:
+        raise FedSPMError(f"the header of the tensors has {declared} bytes, more than the {header} that rows need")
     try:
         tensors: dict[str, Any] = load(content)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise FedSPMError(f"the body is not a safetensors file: {error}") from error
     return tensors
+
+
+def metadata_of(content: bytes) -> dict[str, str]:
+    """What a body that could be unpacked says besides its tensors."""
+    length = int.from_bytes(content[:8], "little")
+    found: dict[str, str] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+    return found

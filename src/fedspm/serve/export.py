@@ -68,6 +68,7 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
         "made_from": run.manifest["data_fingerprint"],
         "round": checkpoint.round,
         "range": run.manifest.get("range", UNIT),
+        "columns": run.manifest.get("columns"),
     }
     folders = file_names(task.names) if nodes else []
     everybody = common | {
@@ -111,6 +112,7 @@ def export_site(kept: AtSite, out: Path) -> str:
         "made_from": kept.run,
         "round": kept.round,
         "range": None,  # a node gets rows, never image files
+        "columns": kept.description.get("columns"),
         "names": [kept.name],
         "counts": [task.counts[i]],
     }
