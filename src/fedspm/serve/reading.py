@@ -18,7 +18,7 @@ from starlette.requests import Request
 from torch import Tensor
 
 from fedspm.data.arrays import as_input, require_finite
-from fedspm.data.images import are_pixels, bytes_as_values, not_pixels, read_image
+from fedspm.data.images import SERVED, are_pixels, bytes_as_values, not_pixels, read_image
 from fedspm.errors import FedSPMError
 from fedspm.serve import columns
 from fedspm.serve.bundle import TENSORS, Card, metadata_of, unpack
@@ -112,7 +112,7 @@ def _images(files: list[bytes], single: bool, card: Card, limits: Limits) -> tup
         raise Declined(415, f"the clients' rows have {not_pixels(card.range)}; send JSON or tensors")
     pixels = Pixels(limits.pixels)
     try:
-        return torch.stack([read_image(file, card.shape, "the image", pixels.take) for file in files]), single
+        return torch.stack([read_image(file, card.shape, "the image", pixels.take, SERVED) for file in files]), single
     except Declined:
         raise
     except FedSPMError as error:
