@@ -23,6 +23,7 @@ from fedspm.errors import FedSPMError
 from fedspm.ports import free_port
 from fedspm.serve.bundle import load_router
 from fedspm.serve.guard import Listen
+from fedspm.serve.hosts import KnownHosts
 from fedspm.serve.node import node_app
 
 DRAIN = 30  # seconds that requests have to end when a process is told to stop
@@ -41,7 +42,7 @@ def server_of(app: FastAPI, listen: Listen) -> uvicorn.Server:
     keep_freed_memory()
     torch.set_num_threads(1)  # of the event loop, which computes a few rows itself; more have a worker
     config = uvicorn.Config(
-        app,
+        KnownHosts(app, listen),
         host=listen.host,
         port=listen.port,
         ssl_certfile=listen.certificate,
