@@ -14,6 +14,12 @@ from fedspm.cli.speaking import program, say
 from fedspm.errors import FedSPMError
 from fedspm.terminal import console
 
+AllowEncoder = Annotated[
+    list[str] | None,
+    typer.Option(
+        metavar="NAME", help="Encoder from outside this package, package.module:factory, to import. Repeatable."
+    ),
+]
 FalseAlarms = Annotated[float, typer.Option(help="Share of known rows that may be called novel.")]
 
 
@@ -25,6 +31,7 @@ def export(
     site: Annotated[
         Path | None, typer.Option(metavar="SITE.toml", help="At a site: write its own node; RUN is then the run's id.")
     ] = None,
+    allow_encoder: AllowEncoder = None,
 ) -> None:
     """Write what a router and the node of each client need, in a folder each."""
     if site is not None:
@@ -34,7 +41,7 @@ def export(
 
     opened = Run.open(run)
     with console.status("writing the bundle"):
-        done = export(opened, out, false_alarms)
+        done = export(opened, out, false_alarms, allow_encoder or ())
     if not done.clients:
         say(f"bundle    {out}, version {done.version}: router/ only, what the nodes need stayed at the sites")
         say(f"          a site writes its own with: fedspm export {opened.id} --site site.toml --out node")
@@ -58,7 +65,9 @@ def _export_site(run: str, site: Path, out: Path) -> None:
         raise FedSPMError(f"this site took part in no run {run!r}; known are: {', '.join(known) or 'none'}")
     store = Store.of(config.state, run)
     shared, turn = store.last_shared()
-    version = export_site(AtSite(run, config.name, store.description(), turn, shared, store.newest()), out)
+    version = export_site(
+        AtSite(run, config.name, store.description(), turn, shared, store.newest()), out, config.encoders
+    )
     say(f"node      {out}, version {version} (the router's must be the same), of site {config.name}")
     if turn < (rounds := store.description()["settings"]["rounds"]):
         say(
@@ -101,6 +110,7 @@ def node(
     tls_cert: Certificate = None,
     tls_key: Key = None,
     allow_host: AllowHost = None,
+    allow_encoder: AllowEncoder = None,
 ) -> None:
     """Answer for one client. Only the router talks to a node."""
     with _extra():
@@ -110,7 +120,7 @@ def node(
     listen = Listen(host, port, tls_cert, tls_key, tuple(allow_host or ())).checked(secret is not None, "--secret")
     shared = read_secret(secret) if secret else None
     log_to_stderr()
-    app = node_app(folder, shared)
+    app = node_app(folder, shared, allow_encoder or ())
     listen.require_free()
     say(f"node      {folder} at {_address(host, port, tls_cert)}")
     serve(app, listen)
@@ -134,6 +144,7 @@ def router(
     max_megabytes: Megabytes = 16,
     allow_host: AllowHost = None,
     allow_origin: AllowOrigin = None,
+    allow_encoder: AllowEncoder = None,
 ) -> None:
     """Route queries to the clients' nodes; the page is at /."""
     with _extra():
@@ -151,6 +162,7 @@ def router(
         limits=Limits(body=max_megabytes * 2**20, batch=max_rows, rate=rate),
         deadline=deadline,
         authority=node_ca,
+        encoders=allow_encoder or (),
     )
     log_to_stderr()
     listen.require_free()
@@ -168,6 +180,7 @@ def everything(
     false_alarms: FalseAlarms = 0.05,
     allow_host: AllowHost = None,
     allow_origin: AllowOrigin = None,
+    allow_encoder: AllowEncoder = None,
 ) -> None:
     """Router and all nodes on this machine, from a run folder; the page is at http://127.0.0.1:8000/."""
     with _extra():
@@ -182,14 +195,21 @@ def everything(
     listen.checked(tokens is not None, "--tokens")
     bundle, opened = run / "bundle", Run.open(run)
     listen.require_free()
-    if not is_current(opened, bundle, false_alarms):
+    encoders = allow_encoder or ()
+    if not is_current(opened, bundle, false_alarms, encoders):
         with console.status("writing the bundle"):
-            export(opened, bundle, false_alarms)
+            export(opened, bundle, false_alarms, encoders)
     log_to_stderr()
     callers = read_table(tokens, TOKEN_LINE) if tokens else None
-    with nodes_of(bundle) as (nodes, secret):
+    with nodes_of(bundle, encoders) as (nodes, secret):
         made = Router(
-            bundle / "router", nodes, secret=secret, tokens=callers, limits=Limits(rate=rate), deadline=deadline
+            bundle / "router",
+            nodes,
+            secret=secret,
+            tokens=callers,
+            limits=Limits(rate=rate),
+            deadline=deadline,
+            encoders=encoders,
         )
         say(f"page      http://127.0.0.1:{port}/")
         for line in _how_to_ask(run / "samples", f"http://127.0.0.1:{port}/v1/predict"):

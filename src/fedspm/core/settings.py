@@ -6,6 +6,8 @@ from pydantic import Field, model_validator
 
 from fedspm.strict import Strict
 
+ENCODERS = ("auto", "resnet", "cnn", "mlp")  # of this package
+
 
 class Block(Strict):
     """One block of the M-step: an encoder, and the local SGD with momentum that trains it."""
@@ -83,6 +85,11 @@ class Settings(Strict):
     def alone(self) -> "Settings":
         """Without what a configuration adds: paths, data and machines are nobody else's business."""
         return Settings.model_validate({name: getattr(self, name) for name in Settings.model_fields})
+
+    @property
+    def foreign_encoders(self) -> list[str]:
+        """Encoders from outside this package, which are imported to build what these settings describe."""
+        return sorted({self.predictor.encoder, self.router.encoder}.difference(ENCODERS))
 
     @property
     def schedule(self) -> int:

@@ -32,7 +32,7 @@ def read_image(
     shape: tuple[int, ...],
     name: str | None = None,
     admit: Callable[[int], object] = lambda pixels: None,
-    formats: Sequence[str] = FORMATS,
+    formats: tuple[str, ...] = FORMATS,
 ) -> Tensor:
     """(channels, height, width) in [0, 1], scaled to the shape that a model was trained on.
 
@@ -136,7 +136,7 @@ def encode_png(x: Tensor) -> bytes:
     return buffer.getvalue()
 
 
-def _opened(source: Any, formats: Sequence[str] = FORMATS) -> Image.Image:
+def _opened(source: Any, formats: tuple[str, ...] = FORMATS) -> Image.Image:
     if isinstance(source, Image.Image):
         return source.copy()  # closing a copy leaves the caller's image open
     if isinstance(source, dict):  # how Hugging Face writes an image: its bytes, or where it lies

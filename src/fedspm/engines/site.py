@@ -24,7 +24,7 @@ from fedspm.core.algorithm import Algorithm, Task
 from fedspm.core.leaving import Departure
 from fedspm.core.local import Client
 from fedspm.core.replies import Both, Reply, Rows, Tensors, moved
-from fedspm.core.settings import Settings
+from fedspm.core.settings import ENCODERS, Settings
 from fedspm.data.federation import Part
 from fedspm.engines import wire
 from fedspm.engines.local import choose_device
@@ -34,8 +34,6 @@ from fedspm.errors import DamagedFile, FedSPMError, Refused
 from fedspm.evaluation import count_right
 from fedspm.strict import Strict, problem
 from fedspm.version import __version__
-
-ENCODERS = ("auto", "resnet", "cnn", "mlp")
 
 
 class SiteConfig(Strict):

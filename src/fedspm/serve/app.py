@@ -37,6 +37,10 @@ class Answer(BaseModel):
     fallback: bool | None = Field(None, description="true if the client that was meant did not answer")
     prediction: str | int | float | bool | None = Field(None, description="the likeliest class")
     probabilities: dict[str, float] | None = Field(None, description="P(class | x)")
+    means: str | int | float | bool | None = Field(
+        None, description="where label names are permuted by construction: the class that the prediction stands for"
+    )
+    in_words: str | None = Field(None, description="there if they are: whose name the prediction is, and for what")
     view: str | None = Field(None, description="with view=true: the image as the model sees it, a data URL")
     seconds: float | None = Field(None, description="time inside the router, if one row was asked for")
 
