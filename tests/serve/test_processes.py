@@ -170,7 +170,7 @@ def test_a_node_that_cannot_start_says_why_in_one_sentence(monkeypatch, tmp_path
     for name in ("os.setsid", "log_to_stderr"):
         monkeypatch.setattr(f"fedspm.serve.processes.{name}", lambda *_: None)
     with pytest.raises(SystemExit, match="1"):
-        processes._node(tmp_path, 1, "secret", Pipe(duplex=False)[0])
+        processes._node(tmp_path, 1, "secret", (), Pipe(duplex=False)[0])
     assert [record.getMessage().partition(": ")[0] for record in caplog.records] == [
         f"the node in {tmp_path} does not start"
     ]

@@ -35,7 +35,7 @@ def certificate(tmp_path_factory):
 def test_a_pair_that_does_not_fit_is_said_before_anything_is_started(certificate, tmp_path):
     cert, key = certificate
     for host in ("0.0.0.0", "::", "192.168.1.5", "example.org"):
-        assert Listen(host, 8000, cert, key).checked(True, "--tokens").host == host
+        assert Listen(host, 8000, cert, key, ("north.example",)).checked(True, "--tokens").host == host
     other = tmp_path / "other.pem"
     subprocess.run(["openssl", "genrsa", "-out", str(other), "2048"], check=True, capture_output=True)
     for pair in ((key, cert), (cert, other), (cert, tmp_path)):

@@ -59,7 +59,9 @@ def _export_site(run: str, site: Path, out: Path) -> None:
         raise FedSPMError(f"this site took part in no run {run!r}; known are: {', '.join(known) or 'none'}")
     store = Store.of(config.state, run)
     shared, turn = store.last_shared()
-    version = export_site(AtSite(run, config.name, store.description(), turn, shared, store.newest()), out)
+    version = export_site(
+        AtSite(run, config.name, store.description(), turn, shared, store.newest()), out, config.encoders
+    )
     say(f"node      {out}, version {version} (the router's must be the same), of site {config.name}")
     if turn < (rounds := store.description()["settings"]["rounds"]):
         say(
@@ -82,6 +84,14 @@ Tokens = Annotated[Path | None, typer.Option(help='TOML file of callers: name = 
 Deadline = Annotated[float, typer.Option(min=0.1, help="Seconds that an answer may take, fallbacks included.")]
 Rate = Annotated[float, typer.Option(min=0.01, help="Requests a second and caller.")]
 Batch = Annotated[int, typer.Option(min=1, help="Rows that a request may have.")]
+AllowHost = Annotated[
+    list[str] | None,
+    typer.Option(metavar="NAME", help="Name or address, besides --host, under which callers know it. Repeatable."),
+]
+AllowOrigin = Annotated[
+    list[str] | None,
+    typer.Option(metavar="URL", help="Origin of the page where a proxy has it under another address. Repeatable."),
+]
 Megabytes = Annotated[int, typer.Option("--max-megabytes", min=1, help="Size that a request may have.")]
 
 
@@ -93,16 +103,18 @@ def node(
     secret: Secret = None,
     tls_cert: Certificate = None,
     tls_key: Key = None,
+    allow_host: AllowHost = None,
+    allow_encoder: AllowEncoder = None,
 ) -> None:
     """Answer for one client. Only the router talks to a node."""
     with _extra():
         from fedspm.serve.guard import Listen, read_secret
         from fedspm.serve.node import node_app
         from fedspm.serve.processes import log_to_stderr, serve
-    listen = Listen(host, port, tls_cert, tls_key).checked(secret is not None, "--secret")
+    listen = Listen(host, port, tls_cert, tls_key, tuple(allow_host or ())).checked(secret is not None, "--secret")
     shared = read_secret(secret) if secret else None
     log_to_stderr()
-    app = node_app(folder, shared)
+    app = node_app(folder, shared, allow_encoder or ())
     listen.require_free()
     say(f"node      {folder} at {_address(host, port, tls_cert)}")
     serve(app, listen)
@@ -124,6 +136,9 @@ def router(
     rate: Rate = 1000.0,
     max_rows: Batch = 512,
     max_megabytes: Megabytes = 16,
+    allow_host: AllowHost = None,
+    allow_origin: AllowOrigin = None,
+    allow_encoder: AllowEncoder = None,
 ) -> None:
     """Route queries to the clients' nodes; the page is at /."""
     with _extra():
@@ -131,7 +146,8 @@ def router(
         from fedspm.serve.guard import Limits, Listen, read_secret, read_table
         from fedspm.serve.processes import log_to_stderr, serve
         from fedspm.serve.router import Router
-    listen = Listen(host, port, tls_cert, tls_key).checked(tokens is not None, "--tokens")
+    names = tuple(allow_host or ()), tuple(allow_origin or ())
+    listen = Listen(host, port, tls_cert, tls_key, *names).checked(tokens is not None, "--tokens")
     made = Router(
         folder,
         nodes,
@@ -140,6 +156,7 @@ def router(
         limits=Limits(body=max_megabytes * 2**20, batch=max_rows, rate=rate),
         deadline=deadline,
         authority=node_ca,
+        encoders=allow_encoder or (),
     )
     log_to_stderr()
     listen.require_free()
@@ -155,6 +172,9 @@ def everything(
     deadline: Deadline = 10.0,
     rate: Rate = 1000.0,
     false_alarms: FalseAlarms = 0.05,
+    allow_host: AllowHost = None,
+    allow_origin: AllowOrigin = None,
+    allow_encoder: AllowEncoder = None,
 ) -> None:
     """Router and all nodes on this machine, from a run folder; the page is at http://127.0.0.1:8000/."""
     with _extra():
@@ -165,16 +185,25 @@ def everything(
     from fedspm.runs import Run
     from fedspm.serve.export import export, is_current
 
-    listen, bundle, opened = Listen(port=port), run / "bundle", Run.open(run)
+    listen = Listen(port=port, hosts=tuple(allow_host or ()), origins=tuple(allow_origin or ()))
+    listen.checked(tokens is not None, "--tokens")
+    encoders = allow_encoder or ()
+    bundle, opened = run / "bundle", Run.open(run, encoders)
     listen.require_free()
     if not is_current(opened, bundle, false_alarms):
         with console.status("writing the bundle"):
             export(opened, bundle, false_alarms)
     log_to_stderr()
     callers = read_table(tokens, TOKEN_LINE) if tokens else None
-    with nodes_of(bundle) as (nodes, secret):
+    with nodes_of(bundle, encoders) as (nodes, secret):
         made = Router(
-            bundle / "router", nodes, secret=secret, tokens=callers, limits=Limits(rate=rate), deadline=deadline
+            bundle / "router",
+            nodes,
+            secret=secret,
+            tokens=callers,
+            limits=Limits(rate=rate),
+            deadline=deadline,
+            encoders=encoders,
         )
         say(f"page      http://127.0.0.1:{port}/")
         for line in _how_to_ask(run / "samples", f"http://127.0.0.1:{port}/v1/predict"):

@@ -55,12 +55,14 @@ def in_order(x: Any, columns: Sequence[str] | None, where: str = "x") -> Any:
 
 def places(columns: Sequence[str], found: Sequence[str], where: str) -> list[int]:
     """Where these columns are among those found."""
-    if missing := [name for name in columns if name not in found]:
+    there = set(found)
+    if missing := [name for name in columns if name not in there]:
         known = ", ".join(found[:12]) + (", …" if len(found) > 12 else "")
         raise FedSPMError(
             f"{where}: there is no column {missing[0]!r}, on which the model was trained; there are {known}"
         )
-    return [found.index(name) for name in columns]
+    position = {name: place for place, name in reversed(list(enumerate(found)))}  # the first of a name that is twice
+    return [position[name] for name in columns]
 
 
 def _for_torch(array: np.ndarray) -> np.ndarray:

@@ -49,6 +49,11 @@ class Truth:
     test: tuple[Tensor, ...]
     mixing: Tensor  # (m, true components)
     sample: Tensor | None = None  # (true components, m or fewer, channels, height, width): one image, shifted by each
+    naming: Tensor | None = None  # (m, true components, classes): how each calls every class, where names are permuted
+
+    def meant(self, client: int, component: int, label: int) -> int | None:
+        """The class that a client's label stands for in one of its true components; None if names are not permuted."""
+        return None if self.naming is None else int((self.naming[client, component] == label).nonzero()[0])
 
 
 @dataclass(frozen=True, repr=False)
@@ -256,7 +261,8 @@ class Federation:
             sample = truth.sample
             if sample is not None:
                 sample = sample[:, [i for i in kept if i < sample.shape[1]]]
-            truth = Truth(train, test, truth.mixing[kept], sample)
+            naming = None if truth.naming is None else truth.naming[kept]
+            truth = Truth(train, test, truth.mixing[kept], sample, naming)
         train_parts = tuple(self.train[i] for i in kept)
         test_parts = self.test and tuple(self.test[i] for i in kept)
         left = tuple(self.names[i] for i in kept)
@@ -297,7 +303,7 @@ class Federation:
                 f"data.validation_fraction = {fraction:g} holds out no row of any client, the largest has "
                 f"{max(self.counts)} training rows; choose a larger one"
             )
-        truth = self.truth and Truth(tuple(truth_kept), tuple(truth_held), self.truth.mixing, self.truth.sample)
+        truth = self.truth and replace(self.truth, train=tuple(truth_kept), test=tuple(truth_held))
         return Federation(self.names, self.classes, tuple(kept), tuple(held), truth, self.columns)
 
 

@@ -36,19 +36,22 @@ PIECE = 1 << 20  # values at a time
 def impose(images: np.ndarray, labels: np.ndarray, names: list[str], how: Heterogeneity, seed: int) -> Federation:
     """A federation from uint8 images (n, height, width) or (n, height, width, 3), in three channels, x ∈ [0, 1]."""
     mixing = draw_mixing(how.clients, how.true_components, how.alpha_intra, seed)
+    naming = _naming(how, len(names), seed) if how.permutation else None
     train, test, train_truth, test_truth = [], [], [], []
     for i, share in enumerate(partition_by_class(labels, how.clients, how.alpha_inter, seed)):
         random = numpy_generator(seed, "client", i)
         rows = random.permutation(share)
         component = torch.from_numpy(random.choice(how.true_components, size=len(rows), p=mixing[i]))
         x = _pixels(images, rows, component, i, how)
-        y = torch.from_numpy(_permuted(labels[rows], component.numpy(), len(names), how.permutation, seed, i))
+        y = torch.from_numpy(labels[rows].astype(np.int64))
+        if naming is not None:
+            y = naming[i, component, y]
         held = round(how.test_fraction * len(rows))
         train.append(Part(x[held:], y[held:]))
         test.append(Part(x[:held], y[:held]))
         train_truth.append(component[held:])
         test_truth.append(component[:held])
-    truth = Truth(tuple(train_truth), tuple(test_truth), torch.from_numpy(mixing), shifted(images[0], how))
+    truth = Truth(tuple(train_truth), tuple(test_truth), torch.from_numpy(mixing), shifted(images[0], how), naming)
     clients = tuple(f"client-{i}" for i in range(how.clients))
     return Federation(clients, np.asarray(names), tuple(train), tuple(test), truth).checked()
 
@@ -60,14 +63,18 @@ def shifted(image: np.ndarray, how: Heterogeneity) -> Tensor:
     return torch.stack([_pixels(image[None], same, component, i, how) for i in range(min(how.clients, SHOWN))], dim=1)
 
 
-def _permuted(labels: np.ndarray, component: np.ndarray, classes: int, on: bool, seed: int, client: int) -> np.ndarray:
-    """Concept shift: y → σ_ic(y), a random permutation of the classes for every client and component."""
-    y = labels.astype(np.int64)
-    if on:
-        for c in np.unique(component):
-            permutation = numpy_generator(seed, "permutation", client, int(c)).permutation(classes)
-            y[component == c] = permutation[y[component == c]]
-    return y
+def own_name(client: str, label: object, means: object | None) -> str:
+    """A label in words where every client has names of its own: whose it is, and what it stands for if it is known."""
+    return f"{client}'s own name: {label}" if means is None else f"{client}'s name for {means}: {label}"
+
+
+def _naming(how: Heterogeneity, classes: int, seed: int) -> Tensor:
+    """Concept shift: σ_ic, a random permutation of the classes for every client and component, so that y → σ_ic(y)."""
+    drawn = [
+        [numpy_generator(seed, "permutation", i, c).permutation(classes) for c in range(how.true_components)]
+        for i in range(how.clients)
+    ]
+    return torch.from_numpy(np.asarray(drawn, dtype=np.int64))
 
 
 def _pixels(images: np.ndarray, rows: np.ndarray, component: Tensor, client: int, how: Heterogeneity) -> Tensor:

@@ -17,6 +17,7 @@ from torch import Tensor
 from fedspm.errors import DamagedFile, FedSPMError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # tried in this order; Pillow knows many more
+SERVED = FORMATS[:-1]  # of strangers: Pillow reads PPM as text number by number, 16 MB of it for many seconds
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 UNIT = (0.0, 1.0)  # smallest and largest value of an image that is read from a file
 Ends = Sequence[float] | None  # smallest and largest value of some rows; None: not known
@@ -31,18 +32,20 @@ def read_image(
     shape: tuple[int, ...],
     name: str | None = None,
     admit: Callable[[int], object] = lambda pixels: None,
+    formats: tuple[str, ...] = FORMATS,
 ) -> Tensor:
     """(channels, height, width) in [0, 1], scaled to the shape that a model was trained on.
 
     The source is a path, the bytes of a file, a Pillow image or an array of pixels (NumPy, torch, nested lists);
-    `name` is what errors call it. `admit` sees how many pixels it has before any is unpacked.
+    `name` is what errors call it. `admit` sees how many pixels it has before any is unpacked; files of
+    other `formats` are not.
     """
     name = name or str(source)
     if len(shape) != 3 or shape[0] not in (1, 3):
         other = "give a table" if len(shape) == 1 else "give an .npz archive with an array x"
         raise FedSPMError(f"{name}: the model takes rows of shape {tuple(shape)}, not image files; {other}")
     try:
-        with _opened(source) as opened:
+        with _opened(source, formats) as opened:
             admit(opened.width * opened.height)
             upright = ImageOps.exif_transpose(opened)
             if upright.mode[0] in "IF":  # whole numbers of 16 bits, or fractions
@@ -55,7 +58,7 @@ def read_image(
     except FileNotFoundError as error:
         raise FedSPMError(f"there is no image {name}") from error
     except Exception as error:  # what a damaged or hostile file makes Pillow raise is not to be listed
-        raise FedSPMError(f"{name} cannot be read as an image: {_reason(error)}") from error
+        raise FedSPMError(f"{name} cannot be read as an image: {_reason(error, formats)}") from error
     pixels = torch.from_numpy(np.array(upright, dtype=np.float32) / 255)
     return pixels.permute(2, 0, 1) if shape[0] == 3 else pixels[None]
 
@@ -133,15 +136,15 @@ def encode_png(x: Tensor) -> bytes:
     return buffer.getvalue()
 
 
-def _opened(source: Any) -> Image.Image:
+def _opened(source: Any, formats: tuple[str, ...] = FORMATS) -> Image.Image:
     if isinstance(source, Image.Image):
         return source.copy()  # closing a copy leaves the caller's image open
     if isinstance(source, dict):  # how Hugging Face writes an image: its bytes, or where it lies
         source = source.get("bytes") or Path(source.get("path") or "")
     if isinstance(source, Path):
-        return Image.open(source, formats=FORMATS)
+        return Image.open(source, formats=formats)
     if isinstance(source, bytes | bytearray | memoryview):
-        return Image.open(io.BytesIO(source), formats=FORMATS)
+        return Image.open(io.BytesIO(source), formats=formats)
     if isinstance(source, Tensor):
         source = source.numpy(force=True)
     if isinstance(source, list | np.ndarray):
@@ -200,6 +203,6 @@ def _each(function: Callable[[int], Out], sources: Any) -> Iterator[Out]:
             yield from pool.map(function, range(len(sources)))
 
 
-def _reason(error: BaseException) -> str:
+def _reason(error: BaseException, formats: Sequence[str]) -> str:
     """Without the address of a buffer, which says nothing to anybody."""
-    return "it is none" if "<_io.BytesIO" in str(error) else str(error)
+    return f"it is none of {', '.join(formats)}" if "<_io.BytesIO" in str(error) else str(error)

@@ -35,10 +35,9 @@ from fedspm.engines.rows import SiteRows, is_function, load_rows
 from fedspm.engines.store import Store, noise_secret
 from fedspm.errors import DamagedFile, FedSPMError, Refused
 from fedspm.evaluation import count_right
+from fedspm.plugins import ENCODERS
 from fedspm.strict import Strict, problem
 from fedspm.version import __version__
-
-ENCODERS = ("auto", "resnet", "cnn", "mlp")
 
 
 class SiteConfig(Strict):

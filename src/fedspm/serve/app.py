@@ -37,6 +37,10 @@ class Answer(BaseModel):
     fallback: bool | None = Field(None, description="true if the client that was meant did not answer")
     prediction: str | int | float | bool | None = Field(None, description="the likeliest class")
     probabilities: dict[str, float] | None = Field(None, description="P(class | x)")
+    means: str | int | float | bool | None = Field(
+        None, description="where label names are permuted by construction: the class that the prediction stands for"
+    )
+    in_words: str | None = Field(None, description="there if they are: whose name the prediction is, and for what")
     view: str | None = Field(None, description="with view=true: the image as the model sees it, a data URL")
     seconds: float | None = Field(None, description="time inside the router, if one row was asked for")
 
@@ -54,6 +58,7 @@ class Problem(BaseModel):
     error: str
 
 
+NAMED_X = "one tensor, named x; the metadata `columns`, a JSON list, may name its columns"
 BODY: dict[str, Any] = {
     "requestBody": {
         "required": True,
@@ -73,10 +78,16 @@ BODY: dict[str, Any] = {
                     "type": "object",
                     "required": ["x"],
                     "additionalProperties": False,
-                    "properties": {"x": {"type": "array", "description": "a row, or a list of rows", "items": {}}},
+                    "properties": {
+                        "x": {
+                            "description": "a row, or a list of rows; where columns have names (/v1/model), a row may "
+                            "be an object with a number for each of them, in any order",
+                            "anyOf": [{"type": "array", "items": {}}, {"type": "object"}],
+                        }
+                    },
                 }
             },
-            TENSORS: {"schema": {"type": "string", "format": "binary", "description": "one tensor, named x"}},
+            TENSORS: {"schema": {"type": "string", "format": "binary", "description": NAMED_X}},
         },
     }
 }
@@ -128,7 +139,7 @@ def _service(app: FastAPI, router: Router) -> None:
     async def model(request: Request) -> Response:
         router.callers.admit(request)
         card = router.current.model.card
-        kept = {"version", "shape", "range", "classes", "names", "false_alarms"}
+        kept = {"version", "shape", "range", "classes", "columns", "names", "false_alarms"}
         limits = {"body": router.limits.body, "batch": router.limits.batch, "pixels": router.limits.pixels}
         return _json(
             card.model_dump(include=kept)

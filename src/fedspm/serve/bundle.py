@@ -9,7 +9,9 @@ goes with, so that a folder which is half copied is never taken for a whole one.
 """
 
 import hashlib
-from collections.abc import Mapping
+import json
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -28,13 +30,17 @@ from fedspm.core.algorithm import Task
 from fedspm.core.replies import Tensors, plain
 from fedspm.core.serving import Servable
 from fedspm.core.settings import Settings
+from fedspm.data.arrays import as_input
 from fedspm.errors import DamagedFile, FedSPMError
 from fedspm.files import read_json, sha256
+from fedspm.plugins import require_allowed
 from fedspm.serve.novelty import Novelty
 from fedspm.strict import Strict, problem
 
-FORMAT = 1
+FORMAT = 2  # since bundles hold the names of columns
 TENSORS = "application/x-safetensors"  # content type of packed tensors
+HEADER = 64 * 1024  # bytes that the header of a body may have: hundreds of tensors, and a query has one
+SUM = 1e-3  # by which probabilities of a probe may miss one
 
 
 class Card(Strict):
@@ -49,10 +55,17 @@ class Card(Strict):
     shape: tuple[int, ...]
     range: tuple[float, float] | None  # of the training rows; None: not known, but beyond that of image files
     classes: list[str | int | float | bool]
+    columns: list[str] | None = Field(None, description="names of the features of vectors, where they have any")
     names: list[str]  # all clients for a router, one for a node
     counts: list[int]
+    features: dict[str, list[int]] = Field({}, description="a node's: shapes of what the router sees in a row")
     folders: list[str] = Field([], description="a router's: the folder of every client in BUNDLE/clients")
     false_alarms: float | None = Field(None, description="a router's: share of known rows that are called novel")
+    meanings: dict[str, list[list[int] | None]] | None = Field(
+        None,
+        description="a router's, where label names are permuted by construction: the class that each name stands for, "
+        "by client and component, where that is known",
+    )
 
     @property
     def task(self) -> Task:
@@ -70,7 +83,7 @@ class Sight:
 
 
 @dataclass(frozen=True)
-class Served:
+class Served(ABC):
     """One folder of a bundle, loaded."""
 
     card: Card
@@ -83,8 +96,38 @@ class Served:
             raise FedSPMError(f"{self.card.settings.algorithm} cannot be served")
         return algorithm
 
+    def require_answers(self) -> None:
+        """Refuse what does not answer a probe, the mean of all rows, with finite probabilities of the right shape."""
+        _ = self.algorithm  # an encoder that cannot be built says so itself
+        try:
+            self._require_probabilities()
+        except Exception as error:  # whatever tensors that do not fit make PyTorch raise
+            kind = "" if isinstance(error, FedSPMError) else f"{type(error).__name__}: "
+            said = kind + (str(error).splitlines() or [""])[0]
+            raise FedSPMError(f"version {self.card.version} does not answer a probe: {said}; export it anew") from error
+
+    def _require_probabilities(self) -> None:
+        for what, found, shape in self._probe():
+            if found.shape != shape:
+                raise FedSPMError(f"{what} has shape {tuple(found.shape)}, not {shape}")
+            if not torch.isfinite(found).all():
+                raise FedSPMError(f"{what} is not finite")
+            if not torch.allclose(found.sum(-1), torch.ones(()), atol=SUM):
+                raise FedSPMError(f"{what} does not sum to one")
+
+    @abstractmethod
+    def _probe(self) -> list[tuple[str, Tensor, tuple[int, ...]]]:
+        """What is answered, under its name, and the shape that it must have."""
+
 
 class RouterModel(Served):
+    def _probe(self) -> list[tuple[str, Tensor, tuple[int, ...]]]:
+        sight, clients = self.look(mean_row(self.tensors, self.card.shape)), len(self.card.names)
+        return [
+            ("P(client | x)", sight.posterior, (1, clients)),
+            ("P(component | x)", sight.components, (1, clients, self.card.settings.components)),
+        ]
+
     @cached_property
     def novelty(self) -> Novelty | None:
         return Novelty.out_of(self.tensors)
@@ -104,6 +147,11 @@ class RouterModel(Served):
 
 
 class NodeModel(Served):
+    def _probe(self) -> list[tuple[str, Tensor, tuple[int, ...]]]:
+        features = {name: torch.zeros(1, *shape) for name, shape in self.card.features.items()}
+        answer = self.answer(mean_row(self.tensors, self.card.shape), features)
+        return [("P(class | x)", answer, (1, len(self.card.classes)))]
+
     @torch.no_grad()
     def answer(self, x: Float[Tensor, "n *shape"], features: Tensors) -> Float[Tensor, "n k"]:
         """Class probabilities of this client (eq. 11), from the rows and what the router saw in them."""
@@ -112,12 +160,19 @@ class NodeModel(Served):
         return self.algorithm.local_probabilities(0, self.tensors, self.tensors, embedding)
 
 
-def load_router(folder: Path) -> RouterModel:
-    return RouterModel(*_load(folder, "router"))
+def mean_row(tensors: Tensors, shape: tuple[int, ...]) -> Float[Tensor, "1 *shape"]:
+    """The mean of everybody's rows, which standardised is zero: the row that a model should know best."""
+    mean = tensors["input.mean"].view(-1, *[1] * (len(shape) - 1))
+    return as_input(mean.expand(shape)[None], shape)
 
 
-def load_node(folder: Path) -> NodeModel:
-    return NodeModel(*_load(folder, "node"))
+def load_router(folder: Path, encoders: Collection[str] = ()) -> RouterModel:
+    """`encoders` from outside this package may be imported, and no others."""
+    return RouterModel(*_load(folder, "router", encoders))
+
+
+def load_node(folder: Path, encoders: Collection[str] = ()) -> NodeModel:
+    return NodeModel(*_load(folder, "node", encoders))
 
 
 def read_card(folder: Path, kind: str) -> Card:
@@ -135,8 +190,10 @@ def read_card(folder: Path, kind: str) -> Card:
     return card
 
 
-def _load(folder: Path, kind: str) -> tuple[Card, Tensors]:
+def _load(folder: Path, kind: str, encoders: Collection[str]) -> tuple[Card, Tensors]:
     card, path = read_card(folder, kind), folder / f"{kind}.safetensors"
+    for name in card.settings.encoders:
+        require_allowed(name, encoders)
     try:
         content = path.read_bytes()  # not mapped: a file that is copied over would pull it away
         if sha256(content) != card.sha256:
@@ -181,9 +238,20 @@ def unpacked_rows(content: bytes) -> tuple[Tensor, Tensors]:
     return tensors.pop("x"), tensors
 
 
-def unpack(content: bytes) -> dict[str, Any]:
+def unpack(content: bytes, header: int = HEADER) -> dict[str, Any]:
+    """The tensors of a body whose header has at most so many bytes: one that declares more is refused unread, because
+    building 300,000 empty tensors takes seconds."""
+    if (declared := int.from_bytes(content[:8], "little")) > header:
+        raise FedSPMError(f"the header of the tensors has {declared} bytes, more than the {header} that rows need")
     try:
         tensors: dict[str, Any] = load(content)
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise FedSPMError(f"the body is not a safetensors file: {error}") from error
     return tensors
+
+
+def metadata_of(content: bytes) -> dict[str, str]:
+    """What a body that could be unpacked says besides its tensors."""
+    length = int.from_bytes(content[:8], "little")
+    found: dict[str, str] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
+    return found

@@ -1,5 +1,6 @@
 """The Python client of a running router: `fedspm.connect("http://127.0.0.1:8000").predict(x)`."""
 
+import json
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,15 +10,17 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from fedspm.data.arrays import in_order, named_columns
 from fedspm.errors import FedSPMError
 
 AT_ONCE, BYTES = 256, 8 * 2**20  # rows of a request and their bytes: a router takes twice that
 FILES = 16  # image files of a request: their pixels count together, before they are scaled down
-Rows = Any  # an array of rows or one row, or the path of an image, or a list of paths
+Rows = Any  # an array or a table of rows, or one row, or the path of an image, or a list of paths
 
 
 class Connection:
-    """Asks a router. Rows are arrays as the clients have them (uint8 images are divided by 255), or image files."""
+    """Asks a router. Rows are arrays as the clients have them (uint8 images are divided by 255), or image files. The
+    columns of a table (a DataFrame, or a row of it) are matched by name, as `FederatedClassifier.predict` does."""
 
     def __init__(self, url: str, token: str | None = None, seconds: float = 30.0, authority: str | Path | None = None):
         try:
@@ -63,14 +66,25 @@ class Connection:
 
     def _post(self, path: str, x: Rows, parameters: dict[str, Any]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
+        x, columns = self._in_order(x)
         for piece in _pieces(x):
-            body = _body(piece)
+            body = _body(piece, columns)
             try:
                 content = self._read(lambda body=body: self._http.post(path, params=parameters, **body))
             except FedSPMError as error:
                 raise FedSPMError(f"{error} (counted from row {len(found) + 1})" if found else str(error)) from error
             found += content.get("answers", [content])
         return found
+
+    def _in_order(self, x: Rows) -> tuple[Rows, Sequence[str] | None]:
+        """Named columns as the model has them now, and their names, which go with the rows: the router may have
+        swapped in another model by then."""
+        if hasattr(x, "to_frame") and hasattr(x, "index"):  # a row of a table
+            x = x.to_frame().T
+        if named_columns(x) is None:
+            return x, None
+        columns = self._read(lambda: self._http.get("/v1/model")).get("columns")
+        return in_order(x, columns), columns
 
     def _read(self, send: Any) -> Any:
         try:
@@ -107,11 +121,12 @@ def _pieces(x: Rows) -> Iterator[Tensor | Sequence[str | Path]]:
         yield from rows.split(max(1, min(AT_ONCE, BYTES // max(1, 4 * rows[0].numel()))))
 
 
-def _body(x: Tensor | Sequence[str | Path]) -> dict[str, Any]:
+def _body(x: Tensor | Sequence[str | Path], columns: Sequence[str] | None = None) -> dict[str, Any]:
     if not isinstance(x, Tensor):
         try:
             return {"files": [("images", Path(each).read_bytes()) for each in x]}
         except OSError as error:
             raise FedSPMError(f"{error.filename} cannot be read: {error.strerror}") from error
-    content = save({"x": (x if x.dtype is torch.uint8 else x.float()).contiguous()})
+    said = {"columns": json.dumps(list(columns), ensure_ascii=False)} if columns else None
+    content = save({"x": (x if x.dtype is torch.uint8 else x.float()).contiguous()}, said)
     return {"content": content, "headers": {"content-type": "application/x-safetensors"}}

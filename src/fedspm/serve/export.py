@@ -1,5 +1,6 @@
 """From a run to a bundle. Across sites the server writes the router's folder, and every site that of its own node."""
 
+from collections.abc import Collection
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from fedspm.data.federation import Federation
 from fedspm.data.images import UNIT
 from fedspm.errors import FedSPMError
 from fedspm.files import file_names, folder_atomically, sha256
+from fedspm.plugins import require_allowed
 from fedspm.randomness import torch_generator
 from fedspm.runs import GIVEN, Run
 from fedspm.serve.bundle import (
@@ -24,6 +26,7 @@ from fedspm.serve.bundle import (
     Card,
     load_node,
     load_router,
+    mean_row,
     pack,
     read_card,
     version_of,
@@ -31,6 +34,8 @@ from fedspm.serve.bundle import (
 from fedspm.serve.novelty import Novelty, Sums, description
 
 NAMED = 3  # files that a refusal lists
+LOOKED_AT = 512  # rows of a client, drawn at random, that say which true component is behind one that was learnt
+PURE = 0.95  # of them must agree
 
 
 @dataclass(frozen=True)
@@ -58,7 +63,8 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
     algorithm, checkpoint = servable(run.algorithm(), config.algorithm), run.latest()
     algorithm.require_fit(checkpoint.shared)
     task, shared = algorithm.task, checkpoint.shared
-    novelty, measured = _novelty(run, algorithm, shared, false_alarms)
+    federation = run.federation() if run.has_rows else None
+    novelty, measured = _novelty(federation, config.seed, algorithm, shared, false_alarms)
     router = algorithm.router_part(shared) | (novelty.tensors() if novelty else {})
     privates = [checkpoint.privates[name] for name in task.names] if checkpoint.privates else []
     nodes = [algorithm.node_part(i, private, shared) for i, private in enumerate(privates)]
@@ -68,18 +74,20 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
         "made_from": run.manifest["data_fingerprint"],
         "round": checkpoint.round,
         "range": run.manifest.get("range", UNIT),
+        "columns": run.manifest.get("columns"),
     }
-    folders = file_names(task.names) if nodes else []
+    folders, features = file_names(task.names) if nodes else [], _features(algorithm, shared)
     everybody = common | {
         "names": list(task.names),
         "counts": list(task.counts),
         "folders": folders,
         "false_alarms": false_alarms if novelty else None,
+        "meanings": _meanings(federation, algorithm, shared) if federation else None,
     }
     with folder_atomically(out, private=True) as temporary:
         _write(temporary / "router", "router", router, everybody)
         for i, tensors in enumerate(nodes):
-            alone = common | {"names": [task.names[i]], "counts": [task.counts[i]]}
+            alone = common | {"names": [task.names[i]], "counts": [task.counts[i]], "features": features}
             _write(temporary / "clients" / folders[i], "node", tensors, alone)
     return Exported(version, list(task.names) if nodes else [], measured)
 
@@ -96,12 +104,15 @@ class AtSite:
     private: Tensors
 
 
-def export_site(kept: AtSite, out: Path) -> str:
-    """At a site: the folder of its own node. Its version follows from what the router has too."""
+def export_site(kept: AtSite, out: Path, encoders: Collection[str] = ()) -> str:
+    """At a site: the folder of its own node. Its version follows from what the router has too. The server chose the
+    encoders; from outside this package only these may be imported."""
     _require_nothing_else(out, ["node.json", "node.safetensors"])
     if not kept.shared:
         raise FedSPMError(f"this site has not got a model of run {kept.run} yet: no round was trained")
     settings, task = Settings.model_validate(kept.description["settings"]), Task.of_description(kept.description)
+    for name in settings.encoders:
+        require_allowed(name, encoders)
     algorithm = servable(algorithm_named(settings.algorithm)(settings, task), settings.algorithm)
     algorithm.require_fit(kept.shared)
     i = task.names.index(kept.name)
@@ -111,8 +122,10 @@ def export_site(kept: AtSite, out: Path) -> str:
         "made_from": kept.run,
         "round": kept.round,
         "range": None,  # a node gets rows, never image files
+        "columns": kept.description.get("columns"),
         "names": [kept.name],
         "counts": [task.counts[i]],
+        "features": _features(algorithm, kept.shared),
     }
     with folder_atomically(out, private=True) as temporary:
         _write(temporary, "node", algorithm.node_part(i, kept.private, kept.shared), said)
@@ -130,11 +143,18 @@ def _common(algorithm: Servable, version: str, classes: list[Any]) -> dict[str, 
     }
 
 
+@torch.no_grad()
+def _features(algorithm: Servable, shared: Tensors) -> dict[str, list[int]]:
+    """Shapes of what the router sees in a row: a node has no router, and is probed without one."""
+    x = algorithm.standardise(shared, mean_row(shared, algorithm.task.shape))
+    return {name: list(value.shape[1:]) for name, value in algorithm.routing_view(shared, x).items()}
+
+
 def is_current(run: Run, out: Path, false_alarms: float) -> bool:
     """Is this the bundle of the run's newest checkpoint, whole, with the folder of every client?"""
     try:
-        card = load_router(out / "router").card
-        nodes = [load_node(out / "clients" / folder).card for folder in card.folders]
+        card = load_router(out / "router", run.allowed).card
+        nodes = [load_node(out / "clients" / folder, run.allowed).card for folder in card.folders]
     except FedSPMError:
         return False
     whose = zip(card.names, nodes, strict=False)  # across sites there are no nodes here
@@ -200,17 +220,14 @@ def _write(folder: Path, kind: str, tensors: Tensors, said: dict[str, Any]) -> N
 
 
 def _novelty(
-    run: Run, algorithm: Servable, shared: Tensors, false_alarms: float
+    federation: Federation | None, seed: int, algorithm: Servable, shared: Tensors, false_alarms: float
 ) -> tuple[Novelty | None, float | None]:
     """Fitted on training rows, calibrated on one half of the held-out rows, tried on the other; None without data."""
-    if not run.has_rows:
-        return None, None
-    federation = run.federation()
-    if federation.test is None:
+    if federation is None or federation.test is None:
         return None, None
     novelty = Novelty.fit(_sums(federation, algorithm, shared))
     held = torch.cat([_described(algorithm, shared, part.x)[0] for part in federation.test if len(part)])
-    order = torch.randperm(len(held), generator=torch_generator(run.config.seed, "novelty"))
+    order = torch.randperm(len(held), generator=torch_generator(seed, "novelty"))
     half = max(1, len(held) // 2)
     tuned, rest = novelty.calibrated([held[order[:half]]]), held[order[half:]]
     threshold = torch.quantile(tuned.quantiles, 1 - false_alarms)
@@ -237,3 +254,38 @@ def _described(algorithm: Servable, shared: Tensors, x: Tensor) -> tuple[Tensor,
         rows.append(description(z, features))
         components.append(algorithm.log_components(shared, features))
     return torch.cat(rows), torch.cat(components)
+
+
+# -- label names that are permuted by construction ---------------------------------------------------------------------
+
+
+def _meanings(federation: Federation, algorithm: Servable, shared: Tensors) -> dict[str, list[list[int] | None]] | None:
+    """The class that each label name stands for, by client and component; None where names are not permuted.
+
+    Components that were learnt have numbers of their own. One is taken for a true component if nearly all rows that the
+    router sees in it are of that one; what it calls things is not known otherwise.
+    """
+    if federation.truth is None or federation.truth.naming is None:
+        return None
+    found: dict[str, list[list[int] | None]] = {}
+    for i, (name, part) in enumerate(zip(federation.names, federation.train, strict=True)):
+        _, posterior = _described(algorithm, shared, part.x[:LOOKED_AT])
+        component, true = posterior[:, i].argmax(1), federation.truth.train[i][:LOOKED_AT]
+        found[name] = [
+            None if (c := _nearly_all(true[component == learnt])) is None else _inverse(federation.truth.naming[i, c])
+            for learnt in range(algorithm.settings.components)
+        ]
+    return found
+
+
+def _nearly_all(true: Tensor) -> int | None:
+    """The true component of these rows, if they have one."""
+    if not len(true):
+        return None
+    count = torch.bincount(true)
+    return int(count.argmax()) if count.max() >= PURE * len(true) else None
+
+
+def _inverse(permutation: Tensor) -> list[int]:
+    inverse: list[int] = permutation.argsort().tolist()
+    return inverse

@@ -15,6 +15,7 @@ from pathlib import Path
 from starlette.requests import ClientDisconnect, Request
 
 from fedspm.errors import FedSPMError
+from fedspm.serve.addresses import named_host, named_origin
 
 SHORTEST = 16  # characters of a token or a secret
 READING = 10.0  # seconds that a caller has to send a body
@@ -125,9 +126,15 @@ class Listen:
     port: int = 8000
     certificate: Path | None = None
     key: Path | None = None
+    hosts: tuple[str, ...] = ()  # names and addresses besides `host` and loopback under which it may be called
+    origins: tuple[str, ...] = ()  # of pages besides its own that may call it
 
     def checked(self, guarded: bool, what: str) -> "Listen":
-        """Beyond loopback only with TLS, and only for callers that show something."""
+        """Beyond loopback only with TLS, and only for callers that show something and know its name."""
+        for host in self.hosts:
+            named_host(host)
+        for origin in self.origins:
+            named_origin(origin)
         if (self.certificate is None) != (self.key is None):
             raise FedSPMError("TLS needs both --tls-cert and --tls-key")
         for path in (self.certificate, self.key):
@@ -136,6 +143,11 @@ class Listen:
         needed = "--tls-cert and --tls-key" if self.certificate is None else what if not guarded else None
         if needed and not is_loopback(self.host):
             raise FedSPMError(f"{self.host} is open to other machines; give {needed}, or listen on 127.0.0.1")
+        if is_unspecified(self.host) and not self.hosts:
+            raise FedSPMError(
+                f"{self.host} stands for every address of this machine; say by which names callers know it, for "
+                "instance --allow-host north.example"
+            )
         if self.certificate:
             try:
                 ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.certificate, self.key)
@@ -160,6 +172,14 @@ def is_loopback(host: str) -> bool:
         return ipaddress.ip_address(host).is_loopback
     except ValueError:
         return host == "localhost"
+
+
+def is_unspecified(host: str) -> bool:
+    """Does it stand for every address of the machine?"""
+    try:
+        return ipaddress.ip_address(host).is_unspecified
+    except ValueError:
+        return not host
 
 
 def trusted(authority: str | Path | None) -> ssl.SSLContext:

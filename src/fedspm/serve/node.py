@@ -3,7 +3,7 @@
 import asyncio
 import hmac
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -47,9 +47,8 @@ class Health(BaseModel):
 
 
 class Node:
-    def __init__(self, folder: Path, secret: str | None):
-        self.current = Current(folder, load_node)
-        _ = self.current.model.algorithm  # a node that could answer nothing does not start
+    def __init__(self, folder: Path, secret: str | None, encoders: Collection[str] = ()):
+        self.current = Current(folder, partial(load_node, encoders=encoders))
         self.metrics = NodeMetrics()
         self._secret = secret
         self._worker = Worker("answer")
@@ -99,8 +98,9 @@ class Node:
         self._worker.shutdown()
 
 
-def node_app(folder: Path, secret: str | None = None) -> FastAPI:
-    node = Node(folder, secret)
+def node_app(folder: Path, secret: str | None = None, encoders: Collection[str] = ()) -> FastAPI:
+    """`encoders` from outside this package may be imported, and no others."""
+    node = Node(folder, secret, encoders)
     app = speaking(FastAPI(title="FedSPM node", docs_url=None, redoc_url=None, openapi_url=None, lifespan=node.living))
 
     async def answer(request: Request) -> Response:

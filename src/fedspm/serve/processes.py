@@ -8,7 +8,7 @@ import signal
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
@@ -23,6 +23,7 @@ from fedspm.errors import FedSPMError
 from fedspm.ports import free_port
 from fedspm.serve.bundle import load_router
 from fedspm.serve.guard import Listen
+from fedspm.serve.hosts import KnownHosts
 from fedspm.serve.node import node_app
 
 DRAIN = 30  # seconds that requests have to end when a process is told to stop
@@ -41,7 +42,7 @@ def server_of(app: FastAPI, listen: Listen) -> uvicorn.Server:
     keep_freed_memory()
     torch.set_num_threads(1)  # of the event loop, which computes a few rows itself; more have a worker
     config = uvicorn.Config(
-        app,
+        KnownHosts(app, listen),
         host=listen.host,
         port=listen.port,
         ssl_certfile=listen.certificate,
@@ -66,16 +67,16 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 
 
 @contextmanager
-def nodes_of(bundle: Path) -> Iterator[tuple[dict[str, str], str]]:
+def nodes_of(bundle: Path, encoders: Collection[str] = ()) -> Iterator[tuple[dict[str, str], str]]:
     """A process a client on loopback: their addresses and the secret that they share with the router."""
-    card = load_router(bundle / "router").card
+    card = load_router(bundle / "router", encoders).card
     if not card.folders:
         raise FedSPMError(
             "this run was trained across sites, and what their nodes need is there; see `fedspm export --help`, then "
             "start `fedspm serve node` at every site and `fedspm serve router` here"
         )
     secret = secrets.token_urlsafe(32)
-    crew = [Keeper(bundle / "clients" / folder, free_port(), secret) for folder in card.folders]
+    crew = [Keeper(bundle / "clients" / folder, free_port(), secret, encoders) for folder in card.folders]
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that what follows `yield` runs
 
@@ -104,9 +105,9 @@ def next_pause(pause: float, lasted: float) -> float:
 class Keeper:
     """Keeps the process of one node alive. Processes come from a server that has imported PyTorch once for all."""
 
-    def __init__(self, folder: Path, port: int, secret: str):
+    def __init__(self, folder: Path, port: int, secret: str, encoders: Collection[str] = ()):
         self.port = port
-        self._arguments = (folder, port, secret)
+        self._arguments = (folder, port, secret, tuple(encoders))
         self._lock = threading.Lock()
         self._stopped = False
         self._process: ForkServerProcess | None = None
@@ -158,12 +159,12 @@ class Keeper:
             self._process.join(DRAIN)
 
 
-def _node(folder: Path, port: int, secret: str, watched: Connection) -> None:
+def _node(folder: Path, port: int, secret: str, encoders: Collection[str], watched: Connection) -> None:
     """The process of a node. It ends when its parent does, however that ends."""
     os.setsid()  # Ctrl-C is for the router, which drains first
     log_to_stderr(logging.WARNING)
     try:
-        server = server_of(node_app(folder, secret), Listen(port=port))
+        server = server_of(node_app(folder, secret, encoders), Listen(port=port))
     except FedSPMError as error:
         log.error("the node in %s does not start: %s", folder, error)
         sys.exit(1)

@@ -18,9 +18,10 @@ from starlette.requests import Request
 from torch import Tensor
 
 from fedspm.data.arrays import as_input, require_finite
-from fedspm.data.images import are_pixels, bytes_as_values, not_pixels, read_image
+from fedspm.data.images import SERVED, are_pixels, bytes_as_values, not_pixels, read_image
 from fedspm.errors import FedSPMError
-from fedspm.serve.bundle import TENSORS, Card, unpack
+from fedspm.serve import columns
+from fedspm.serve.bundle import TENSORS, Card, metadata_of, unpack
 from fedspm.serve.guard import Declined, Limits, read_body
 
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs bytes of what it cannot read
@@ -111,7 +112,7 @@ def _images(files: list[bytes], single: bool, card: Card, limits: Limits) -> tup
         raise Declined(415, f"the clients' rows have {not_pixels(card.range)}; send JSON or tensors")
     pixels = Pixels(limits.pixels)
     try:
-        return torch.stack([read_image(file, card.shape, "the image", pixels.take) for file in files]), single
+        return torch.stack([read_image(file, card.shape, "the image", pixels.take, SERVED) for file in files]), single
     except Declined:
         raise
     except FedSPMError as error:
@@ -119,15 +120,20 @@ def _images(files: list[bytes], single: bool, card: Card, limits: Limits) -> tup
 
 
 def _json(body: bytes, card: Card, limits: Limits) -> tuple[np.ndarray, bool]:
-    _require_few(body, card.shape, limits.batch)
+    _require_few(body, card, limits.batch)
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
         raise Declined(400, f"the body is not JSON: {error}") from error
     if not isinstance(content, dict) or set(content) != {"x"}:
         raise Declined(422, FORM)
+    x = content["x"]
+    if isinstance(x, dict) or (isinstance(x, list) and any(isinstance(row, dict) for row in x)):
+        return _rows(columns.of_objects(x, card.columns), card)
+    if body.count(b'"') > len('""'):  # one long string would make NumPy give every other one its length
+        raise Declined(422, FORM)
     try:
-        array = np.asarray(content["x"])
+        array = np.asarray(x)
     except (ValueError, OverflowError, RecursionError):
         array = np.asarray(None)
     if array.dtype.kind not in "iuf":
@@ -135,28 +141,31 @@ def _json(body: bytes, card: Card, limits: Limits) -> tuple[np.ndarray, bool]:
     return _rows(array, card)
 
 
-def _require_few(body: bytes, shape: tuple[int, ...], batch: int) -> None:
+def _require_few(body: bytes, card: Card, batch: int) -> None:
     """Refuse what cannot be rows before it is parsed, which nothing interrupts: lists of three bytes each take a
-    hundred of memory, and one long string makes NumPy give every other one its length."""
-    numbers = batch * math.prod(shape)
-    lists = 1 + batch * sum(math.prod(shape[:depth]) for depth in range(len(shape)))
-    if body.count(b",") >= numbers or body.count(b"[") > lists:
+    hundred of memory. Names of columns may be there once a row, with whatever commas and brackets they have."""
+    shape, names = card.shape, columns.written(card.columns)
+    numbers = batch * (math.prod(shape) + names.count(","))
+    lists = 1 + batch * (sum(math.prod(shape[:depth]) for depth in range(len(shape))) + names.count("["))
+    quotes = len('""') + batch * names.count('"')
+    if body.count(b",") >= numbers or body.count(b"[") > lists or (names and body.count(b'"') > quotes):
         raise Declined(
             413, f"a request has from 1 to {batch} rows of shape {list(shape)}, this has more than they need"
         )
-    if body.count(b'"') > 2:  # those of "x"
-        raise Declined(422, FORM)
+    if body.count(b'"') > quotes:
+        raise Declined(422, columns.NAMELESS if body.count(b"{") > 1 else FORM)
 
 
 def _tensors(body: bytes, card: Card) -> tuple[Tensor, bool]:
     try:
-        tensors = unpack(body)
+        tensors = unpack(body, columns.header_limit(card.columns))
     except FedSPMError as error:
         raise Declined(400, str(error)) from error
     if set(tensors) != {"x"}:
         raise Declined(422, "the body must have one tensor, named x")
-    rows, single = _rows(tensors["x"], card)
-    return bytes_as_values(rows, tensors["x"], card.range), single
+    x = columns.of_tensor(tensors["x"], metadata_of(body), card.columns)
+    rows, single = _rows(x, card)
+    return bytes_as_values(rows, x, card.range), single
 
 
 def _rows(x: Any, card: Card) -> tuple[Any, bool]:

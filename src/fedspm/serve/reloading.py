@@ -26,7 +26,7 @@ class Current(Generic[Model]):
         self._folder = folder
         self._load = load
         self._stamp = self._stamped()
-        self.model = load(folder)
+        self.model = self._answering(load(folder))
         self._before: Model | None = None
         self._coming: Model | None = None
         self._trouble = ""
@@ -45,10 +45,12 @@ class Current(Generic[Model]):
 
     async def look(self, ready: Callable[[Model], Awaitable[bool]] = at_once) -> None:
         if (stamp := self._stamped()) not in (None, self._stamp):
+            self._coming = None
             try:
                 coming = await asyncio.to_thread(self._load, self._folder)
-                _ = coming.algorithm  # built now, not by the first query
-                self._coming, self._stamp, self._trouble = coming, stamp, ""
+                self._stamp = stamp  # it is whole: if it does not answer, it will not at the next look
+                self._coming = await asyncio.to_thread(self._answering, coming)
+                self._trouble = ""
             except (FedSPMError, OSError) as error:  # half copied, perhaps: the old one serves on, and we look again
                 if str(error) != self._trouble:  # a large file takes many looks to arrive
                     log.warning("the new bundle is not used: %s", error)
@@ -59,6 +61,14 @@ class Current(Generic[Model]):
             self._before, self.model = self.model, self._coming
             log.warning("now serving version %s", self.model.card.version)
         self._coming = None
+
+    def _answering(self, model: Model) -> Model:
+        """The model, if it answers a probe: built now, not by the first query."""
+        try:
+            model.require_answers()
+        except FedSPMError as error:
+            raise FedSPMError(f"{self._folder}: {error}") from error
+        return model
 
     def _stamped(self) -> tuple[int, int] | None:
         try:

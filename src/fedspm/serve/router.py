@@ -4,7 +4,7 @@ import asyncio
 import base64
 import logging
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -16,6 +16,7 @@ from fastapi import FastAPI, Request
 from torch import Tensor
 
 from fedspm.core.process import one_core_threads
+from fedspm.data.heterogeneity import own_name
 from fedspm.data.images import encode_png
 from fedspm.errors import FedSPMError
 from fedspm.evaluation import require_finite_answers
@@ -64,9 +65,9 @@ class Router:
         deadline: float = DEADLINE,
         authority: Path | None = None,
         transport: Transport | None = None,
+        encoders: Collection[str] = (),  # from outside this package, that may be imported
     ):
-        self.current = Current(folder, load_router)
-        _ = self.current.model.algorithm  # a router that could answer nothing does not start
+        self.current = Current(folder, partial(load_router, encoders=encoders))
         self.limits = limits or Limits()
         self.callers = Callers(tokens or {}, self.limits.rate)
         self.metrics = RouterMetrics()
@@ -237,7 +238,21 @@ def replies(looked: Looked, answered: Answered | None) -> list[dict[str, Any]]:
                 "prediction": card.classes[best[row]],
                 "probabilities": dict(zip(labels, probabilities, strict=True)),
             }
+            found[row] |= _meaning(card, found[row], best[row])
     return found
+
+
+def _meaning(card: Card, reply: Mapping[str, Any], label: int) -> dict[str, Any]:
+    """Where every client has label names of its own: what the prediction stands for in the likeliest component."""
+    client, prediction = reply["answered_by"], reply["prediction"]
+    if card.meanings is None or client not in card.meanings:
+        return {}
+    if len(reply["weights"]) > 1:
+        return {"means": None, "in_words": f"{prediction}, a blend of clients with label names of their own"}
+    components = reply["components"]
+    known = card.meanings[client][components.index(max(components))]
+    means = None if known is None else card.classes[known[label]]
+    return {"means": means, "in_words": own_name(client, prediction, means)}
 
 
 def _require_finite(found: Tensor, what: str) -> None:

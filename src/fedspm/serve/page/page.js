@@ -80,7 +80,8 @@ function show(answer) {
     $("view").alt = "The query, scaled to what the model takes";
   }
   const blended = Object.keys(answer.weights ?? {});
-  $("prediction").textContent = answer.prediction;
+  const said = answer.in_words ?? answer.prediction; // where clients have label names of their own: whose it is
+  $("prediction").textContent = said;
   $("who").textContent = blended.length > 1 ? blended.join(", ") : answer.answered_by;
   $("meant").textContent = `${answer.client} (${percent(answer.posterior[answer.client])})`;
   $("time").textContent = `${(1000 * answer.seconds).toFixed(1)} ms`;
@@ -88,7 +89,9 @@ function show(answer) {
   bars("classes", Object.entries(answer.probabilities));
   bars("components", answer.components.map((value, c) => [`component ${c + 1}`, value]));
   $("components-title").textContent = `Components inside ${answer.answered_by}`;
-  say(`${answer.prediction}, answered by ${answer.answered_by}.`);
+  const named = answer.in_words && blended.length === 1 ? `, in ${answer.answered_by}'s own names` : "";
+  $("classes-title").textContent = `Classes${named}: P(class | image)`;
+  say(`${said}, answered by ${answer.answered_by}.`);
   $("status").classList.add("heard"); // for those who listen; the others see it below
 }
 

@@ -1,0 +1,113 @@
+"""Where label names are permuted by construction, an answer says whose name it is and what it stands for."""
+
+import asyncio
+
+import pytest
+import torch
+from safetensors.torch import save
+from test_by_hand import looked
+
+from fedspm.config import resolve
+from fedspm.data.heterogeneity import own_name
+from fedspm.runs import Run
+from fedspm.serve.bundle import load_router
+from fedspm.serve.dispatch import Answered
+from fedspm.serve.export import export
+from fedspm.serve.router import replies
+from fedspm.training import train
+from serving import service
+from small import Watcher
+
+TENSORS = {"content-type": "application/x-safetensors"}
+BLOCK = {"encoder": "mlp", "dimension": 4, "steps": 2}
+
+
+def exported(place, **settings):
+    config = resolve(
+        {"data": {"clients": 3}, "components": 2, "rounds": 1, "predictor": BLOCK, "router": BLOCK}, settings
+    )
+    run, federation = Run.begin(place / "run", config, "a test")
+    train(config, federation, run.algorithm(), run, Watcher())
+    export(run, place / "bundle")
+    return run, federation, place / "bundle"
+
+
+def asked(bundle, x, query=""):
+    async def act():
+        async with service(bundle) as (http, _, _):
+            return (await http.post(f"/v1/predict{query}", content=save({"x": x}), headers=TENSORS)).json()["answers"]
+
+    return asyncio.run(act())
+
+
+@pytest.fixture(scope="module")
+def permuted(tmp_path_factory):
+    return exported(tmp_path_factory.mktemp("permuted"))
+
+
+def test_what_a_name_stands_for_is_what_the_construction_says(permuted):
+    """The labels of a federation that is built without permutation say what the images show."""
+    run, federation, _ = permuted
+    shown = run.config.federation(permuted=False)
+    assert shown.truth.naming is None
+    for i, (part, true, component) in enumerate(zip(federation.test, shown.test, federation.truth.test, strict=True)):
+        meant = [federation.truth.meant(i, c, y) for y, c in zip(part.y.tolist(), component.tolist(), strict=True)]
+        assert meant == true.y.tolist()
+
+
+def test_answers_say_what_their_names_stand_for(permuted):
+    _, federation, bundle = permuted
+    classes, right = federation.classes.tolist(), 0
+    for i, part in enumerate(federation.test):
+        for reply, component in zip(asked(bundle, part.x[:60]), federation.truth.test[i].tolist(), strict=False):
+            if reply["client"] != federation.names[i]:
+                continue
+            label = classes.index(reply["prediction"])
+            means = classes[federation.truth.meant(i, component, label)]
+            right += reply["means"] == means
+            assert reply["in_words"] == f"client-{i}'s name for {reply['means']}: {reply['prediction']}"
+    assert right > 100  # all but those whose component was not found
+
+
+def test_a_blend_of_clients_has_no_one_meaning():
+    said = looked([[0.6, 0.4]])
+    card = said.model.card.model_copy(update={"meanings": {"north": [[1, 0], None], "south": [[0, 1], [1, 0]]}})
+    object.__setattr__(said.model, "card", card)
+    found = [
+        replies(said, Answered(torch.tensor([[0.3, 0.7]]).numpy(), [weights]))[0]
+        for weights in ({0: 1.0}, {1: 1.0}, {0: 0.5, 1: 0.5})
+    ]
+    assert [(reply.get("means"), reply["in_words"]) for reply in found] == [
+        ("ill", "north's name for ill: well"),
+        ("ill", "south's name for ill: well"),
+        (None, "well, a blend of clients with label names of their own"),
+    ]
+
+
+def test_a_component_that_is_not_a_true_one_has_no_known_meaning(tmp_path):
+    """FedDRM has one component for two true ones with names of their own: nobody can say which of them is meant."""
+    _, federation, bundle = exported(tmp_path, algorithm="feddrm", components=1)
+    (reply,) = asked(bundle, federation.test[0].x[:1])
+    assert reply["means"] is None
+    assert reply["in_words"] == f"{reply['answered_by']}'s own name: {reply['prediction']}"
+
+
+def test_nothing_is_said_where_nothing_is_permuted(tmp_path, served):
+    _, federation, bundle = exported(tmp_path, shift={"permutation": False})
+    (reply,) = asked(bundle, federation.test[0].x[:1])
+    assert "in_words" not in reply
+    assert "means" not in reply
+    for each in (bundle, served[2]):
+        assert load_router(each / "router").card.meanings is None
+
+
+def test_truth_keeps_the_names_of_those_who_stay(permuted):
+    _, federation, _ = permuted
+    less = federation.without(["client-0"])
+    assert torch.equal(less.truth.naming, federation.truth.naming[1:])
+    assert federation.with_validation(0.2, 0).truth.naming is federation.truth.naming
+
+
+def test_the_words():
+    assert own_name("client-3", "sneaker", "bag") == "client-3's name for bag: sneaker"
+    assert own_name("client-3", "sneaker", None) == "client-3's own name: sneaker"
