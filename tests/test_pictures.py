@@ -3,7 +3,9 @@
 import numpy as np
 import torch
 
+from fedspm.data.federation import Federation, Part, Truth
 from fedspm.pictures import mixing_weights, queries, routing_confusion
+from fedspm.report import _in_words
 
 MANY = [f"site-{i}" for i in range(60)]
 
@@ -29,3 +31,19 @@ def test_the_client_that_answers_is_among_those_shown():
     assert len(shown) == 16
     assert {"site-58", "site-41"} <= set(shown)
     assert shown == sorted(shown, key=MANY.index)
+
+
+def test_where_clients_have_label_names_of_their_own_it_is_said_whose_a_name_is():
+    """A dress was called a sandal without a word that names are permuted."""
+    image, class_ = torch.zeros(3, 4, 4), np.asarray(["bag", "dress", "sneaker"])
+    naming = torch.tensor([[[0, 1, 2]], [[2, 0, 1]]])  # south calls a bag sneaker, a dress bag, a sneaker dress
+    part = Part(image[None], torch.tensor([2]))
+    truth = Truth((torch.zeros(1),) * 2, (torch.zeros(1),) * 2, torch.ones(2, 1), naming=naming)
+    federation = Federation(("north", "south"), class_, (part, part), (part, part), truth)
+    assert _in_words(federation, truth, "south", "south", "sneaker") == "south's name for bag: sneaker"
+    assert _in_words(federation, truth, "south", "north", "sneaker") == "north's name for sneaker: sneaker"
+    answer = {"client": "south", "posterior": {"north": 0.1, "south": 0.9}, "prediction": "bag"}
+    answer |= {"in_words": "south's name for dress: bag", "right_in_words": "south's name for bag: sneaker"}
+    _, axes = queries([image], [answer], [("south", "sneaker")]).axes
+    expected = "from south, routed to south, south's name for dress: bag ✗ (is south's name for bag: sneaker)"
+    assert axes.get_title(loc="left") == expected

@@ -216,7 +216,8 @@ def mixing_weights(mixing: np.ndarray, names: Sequence[str], truth: np.ndarray |
 
 
 def queries(rows: Sequence[Tensor], answers: Sequence[dict[str, Any]], truth: Sequence[tuple[str, str]]) -> Figure:
-    """Sample queries: the image, the posterior over clients, what was answered and what would have been right."""
+    """Sample queries: the image, the posterior over clients, what was answered and what would have been right; both
+    `in_words` where clients have label names of their own."""
     count = len(rows)
     figure = Figure(figsize=(7.6, 1.25 * count), layout="constrained")
     grid = figure.subplots(count, 2, squeeze=False, width_ratios=(1 if rows[0].ndim == 3 else 0.01, 5))
@@ -230,13 +231,11 @@ def queries(rows: Sequence[Tensor], answers: Sequence[dict[str, Any]], truth: Se
         right.bar(range(len(posterior)), list(posterior.values()), color=colours)
         right.set_xticks(*legible(list(posterior)), fontsize=7)
         right.set_ylim(0, 1.05)
-        verdict = "✓" if str(answer["prediction"]) == label else f"✗ (is {plain(label)})"
-        right.set_title(
-            f"from {plain(home)}, routed to {plain(answer['client'])}, "
-            f"predicted {plain(answer['prediction'])} {verdict}",
-            fontsize=8,
-            loc="left",
-        )
+        said = answer.get("in_words", f"predicted {plain(answer['prediction'])}")
+        right_one = answer.get("right_in_words", plain(label))
+        verdict = "✓" if str(answer["prediction"]) == label else f"✗ (is {right_one})"
+        title = f"from {plain(home)}, routed to {plain(answer['client'])}, {said} {verdict}"
+        right.set_title(title, fontsize=8, loc="left")
     return figure
 
 

@@ -11,7 +11,8 @@ import torch
 from matplotlib.figure import Figure
 
 from fedspm import data_pictures, pictures
-from fedspm.data.federation import Federation
+from fedspm.data.federation import Federation, Truth
+from fedspm.data.heterogeneity import own_name
 from fedspm.data.images import are_pixels, encode_png
 from fedspm.evaluation import Model
 from fedspm.files import file_names, write_atomically
@@ -85,8 +86,11 @@ def _sections(run: Run, model: Model, federation: Federation) -> list[dict[str, 
         sections.append(_section("How the clients' features differ", data_pictures.feature_means(federation)))
     if model.algorithm.routes and federation.test is not None:
         sections.append(_section("Sample queries and their posterior over clients", _queries(model, federation)))
-        if run.config.shift.permutation and federation.truth is not None:
-            sections[-1]["note"] = "Label names are permuted for every client and component, so a bag may be a sandal."
+        if federation.truth is not None and federation.truth.naming is not None:
+            sections[-1]["note"] = (
+                "Every client has label names of its own, by construction: “client-3's name for bag: sneaker” says "
+                "that the image is taken for a bag, which client-3 calls a sneaker."
+            )
     return sections
 
 
@@ -100,7 +104,20 @@ def _queries(model: Model, federation: Federation) -> Figure:
     tested = [(name, part) for name, part in zip(federation.names, federation.test, strict=True) if len(part)][:QUERIES]
     rows = [part.x[0] for _, part in tested]
     truth = [(name, str(federation.classes[int(part.y[0])])) for name, part in tested]
-    return pictures.queries(rows, replies(model, torch.stack(rows), np.asarray(federation.classes)), truth)
+    answers = replies(model, torch.stack(rows), np.asarray(federation.classes))
+    if federation.truth is not None and federation.truth.naming is not None:
+        for answer, (name, label) in zip(answers, truth, strict=True):
+            answer["in_words"] = _in_words(federation, federation.truth, name, answer["client"], answer["prediction"])
+            answer["right_in_words"] = _in_words(federation, federation.truth, name, name, label)
+    return pictures.queries(rows, answers, truth)
+
+
+def _in_words(federation: Federation, truth: Truth, home: str, client: str, label: str) -> str:
+    """What a client means by a label for the first test row of `home`, which is of a true component."""
+    classes, component = federation.classes.tolist(), int(truth.test[federation.names.index(home)][0])
+    meant = truth.meant(federation.names.index(client), component, classes.index(label))
+    assert meant is not None
+    return own_name(*map(pictures.plain, (client, label, classes[meant])))
 
 
 def _section(title: str, figure: Figure) -> dict[str, Any]:
