@@ -5,7 +5,7 @@ import torch
 
 from fedspm.data.federation import Federation, Part, Truth
 from fedspm.pictures import mixing_weights, queries, routing_confusion
-from fedspm.report import _in_words
+from fedspm.report import _meant
 
 MANY = [f"site-{i}" for i in range(60)]
 
@@ -40,10 +40,9 @@ def test_where_clients_have_label_names_of_their_own_it_is_said_whose_a_name_is(
     part = Part(image[None], torch.tensor([2]))
     truth = Truth((torch.zeros(1),) * 2, (torch.zeros(1),) * 2, torch.ones(2, 1), naming=naming)
     federation = Federation(("north", "south"), class_, (part, part), (part, part), truth)
-    assert _in_words(federation, truth, "south", "south", "sneaker") == "south's name for bag: sneaker"
-    assert _in_words(federation, truth, "south", "north", "sneaker") == "north's name for sneaker: sneaker"
+    assert _meant(federation, truth, "south", "south", "sneaker") == "bag"
+    assert _meant(federation, truth, "south", "north", "sneaker") == "sneaker"
     answer = {"client": "south", "posterior": {"north": 0.1, "south": 0.9}, "prediction": "bag"}
-    answer |= {"in_words": "south's name for dress: bag", "right_in_words": "south's name for bag: sneaker"}
+    answer |= {"in_words": "south's name for dress: bag", "shows": "bag"}
     _, axes = queries([image], [answer], [("south", "sneaker")]).axes
-    expected = "from south, routed to south, south's name for dress: bag ✗ (is south's name for bag: sneaker)"
-    assert axes.get_title(loc="left") == expected
+    assert axes.get_title(loc="left") == "from south, routed to south, south's name for dress: bag ✗ (is bag)"

@@ -216,8 +216,8 @@ def mixing_weights(mixing: np.ndarray, names: Sequence[str], truth: np.ndarray |
 
 
 def queries(rows: Sequence[Tensor], answers: Sequence[dict[str, Any]], truth: Sequence[tuple[str, str]]) -> Figure:
-    """Sample queries: the image, the posterior over clients, what was answered and what would have been right; both
-    `in_words` where clients have label names of their own."""
+    """Sample queries: the image, the posterior over clients, what was answered and what would have been right. Where
+    clients have label names of their own, the answer is there `in_words`, and so is what the row `shows`."""
     count = len(rows)
     figure = Figure(figsize=(7.6, 1.25 * count), layout="constrained")
     grid = figure.subplots(count, 2, squeeze=False, width_ratios=(1 if rows[0].ndim == 3 else 0.01, 5))
@@ -232,8 +232,7 @@ def queries(rows: Sequence[Tensor], answers: Sequence[dict[str, Any]], truth: Se
         right.set_xticks(*legible(list(posterior)), fontsize=7)
         right.set_ylim(0, 1.05)
         said = answer.get("in_words", f"predicted {plain(answer['prediction'])}")
-        right_one = answer.get("right_in_words", plain(label))
-        verdict = "✓" if str(answer["prediction"]) == label else f"✗ (is {right_one})"
+        verdict = "✓" if str(answer["prediction"]) == label else f"✗ (is {plain(answer.get('shows', label))})"
         title = f"from {plain(home)}, routed to {plain(answer['client'])}, {said} {verdict}"
         right.set_title(title, fontsize=8, loc="left")
     return figure

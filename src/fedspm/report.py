@@ -106,18 +106,19 @@ def _queries(model: Model, federation: Federation) -> Figure:
     truth = [(name, str(federation.classes[int(part.y[0])])) for name, part in tested]
     answers = replies(model, torch.stack(rows), np.asarray(federation.classes))
     if federation.truth is not None and federation.truth.naming is not None:
-        for answer, (name, label) in zip(answers, truth, strict=True):
-            answer["in_words"] = _in_words(federation, federation.truth, name, answer["client"], answer["prediction"])
-            answer["right_in_words"] = _in_words(federation, federation.truth, name, name, label)
+        for answer, (home, label) in zip(answers, truth, strict=True):
+            client, said = answer["client"], answer["prediction"]
+            answer["shows"] = _meant(federation, federation.truth, home, home, label)
+            means = _meant(federation, federation.truth, home, client, said)
+            answer["in_words"] = own_name(*map(pictures.plain, (client, said, means)))
     return pictures.queries(rows, answers, truth)
 
 
-def _in_words(federation: Federation, truth: Truth, home: str, client: str, label: str) -> str:
-    """What a client means by a label for the first test row of `home`, which is of a true component."""
+def _meant(federation: Federation, truth: Truth, home: str, client: str, label: str) -> str:
+    """The class that a client means by a label for the first test row of `home`, whose true component is known."""
     classes, component = federation.classes.tolist(), int(truth.test[federation.names.index(home)][0])
     meant = truth.meant(federation.names.index(client), component, classes.index(label))
-    assert meant is not None
-    return own_name(*map(pictures.plain, (client, label, classes[meant])))
+    return label if meant is None else str(classes[meant])
 
 
 def _section(title: str, figure: Figure) -> dict[str, Any]:
