@@ -12,6 +12,7 @@ from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.config import OF_DATA, PRESETS, resolve
 from fedspm.core.algorithm import Task
 from fedspm.core.requests import ATTEMPTS
+from fedspm.core.settings import FASTEST
 from fedspm.engines import wire
 from fedspm.engines.rows import save_rows
 from fedspm.engines.site import Site, SiteConfig
@@ -252,4 +253,5 @@ def test_what_is_configured_by_default_is_not_refused():
             for block in (config.predictor, config.router):
                 assert block.batch_size >= usual.min_batch
                 assert block.steps >= usual.min_steps
-                assert block.learning_rate <= usual.max_learning_rate
+                assert block.learning_rate == "auto" or block.learning_rate <= usual.max_learning_rate
+    assert usual.max_learning_rate >= FASTEST  # the highest that auto may be

@@ -172,10 +172,10 @@ class Curious(FedAvg):
     """A plugin that sends what it has not declared."""
 
     leaves: ClassVar = {**FedAvg.leaves, "look": frozenset({"count"})}
-    asks = "look"
+    wanted = "look"
 
     def server_round(self, shared, exchange):
-        exchange(getattr(self, self.asks), shared)
+        exchange(getattr(self, self.wanted), shared)
         return shared
 
     def look(self, client, shared) -> tuple[Mean, dict]:
@@ -195,7 +195,7 @@ class Curious(FedAvg):
 
 
 @pytest.mark.parametrize(
-    ("asks", "declared", "why"),
+    ("wanted", "declared", "why"),
     [
         ("look", {"look"}, r"'peek' is not declared to leave a client in step look \(Curious\.leaves\)"),
         ("both", {"both"}, r"'peek' is not declared to leave a client in step both \(Curious\.leaves\)"),
@@ -204,10 +204,10 @@ class Curious(FedAvg):
         ("forge", {"forge"}, "the reply to step forge has a row for 'somebody'; a client answers for itself only"),
     ],
 )
-def test_what_is_not_declared_does_not_leave_on_either_engine(vectors, tmp_path, monkeypatch, asks, declared, why):
+def test_what_is_not_declared_does_not_leave_on_either_engine(vectors, tmp_path, monkeypatch, wanted, declared, why):
     monkeypatch.setitem(ALGORITHMS, "curious", Curious)
     monkeypatch.setattr(Curious, "leaves", {**FedAvg.leaves, **dict.fromkeys(declared, frozenset({"count"}))})
-    monkeypatch.setattr(Curious, "asks", asks)
+    monkeypatch.setattr(Curious, "wanted", wanted)
     algorithm = algorithm_of(Curious, small_settings(algorithm="curious"), vectors)
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)

@@ -30,7 +30,9 @@ def site_configs(federation: Federation, algorithm: Algorithm, folder: Path, dev
     limits = {  # its own, or those of the run: whoever trains on one machine has the rows anyway
         "min_batch": min(usual["min_batch"].default, *federation.counts, *(block.batch_size for block in blocks)),
         "min_steps": min(usual["min_steps"].default, *(block.steps or 1 for block in blocks)),
-        "max_learning_rate": max(usual["max_learning_rate"].default, *(block.learning_rate for block in blocks)),
+        "max_learning_rate": max(
+            usual["max_learning_rate"].default, *map(algorithm.learning_rate, ("predictor", "router"))
+        ),
     }
     for i, name in enumerate(federation.names):
         place = (folder / f"{i:05d}-{as_file_name(name)}").resolve()
