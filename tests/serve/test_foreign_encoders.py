@@ -128,7 +128,8 @@ def test_the_commands_refuse_it_and_take_the_option(run, tmp_path, payload):
 def test_all_services_start_with_what_is_allowed(run, payload, background):
     port = free_port()
     background("serve", "all", run.path, "--port", port, "--allow-encoder", NAME)
-    wait(lambda: all(client["up"] for client in httpx.get(f"http://127.0.0.1:{port}/v1/clients").json()))
+    up = f"http://127.0.0.1:{port}/v1/clients"
+    wait(lambda: all(client["up"] for client in httpx.get(up).json()), seconds=600)
     assert httpx.post(f"http://127.0.0.1:{port}/v1/predict", json={"x": [0.0] * 6}).status_code == 200
 
 

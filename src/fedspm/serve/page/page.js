@@ -185,7 +185,7 @@ async function begin() {
     const model = await (await call("v1/model")).json();
     $("access").hidden = true;
     $("model").textContent =
-      `${model.algorithm}, ${model.components} components a client, version ${model.version}. ` +
+      `${model.algorithm}, ${model.components} components per client, version ${model.version}. ` +
       `Images are scaled to ${model.shape.slice(1).join(" × ")} pixels.`;
     await samples();
   } catch (error) {
