@@ -2,14 +2,14 @@
 
 import pytest
 
-from fedspm.config import resolve
+from fedspm.config import Config, resolve
 from fedspm.reference import settings
 
 ALL = {setting.key: setting for setting in settings()}
 
 
 def test_every_setting_is_listed_with_its_default_and_a_meaning():
-    config = resolve({})
+    config = Config()
     for key, setting in ALL.items():
         assert setting.meaning.strip(), key
         if not key.startswith("options."):

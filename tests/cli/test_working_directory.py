@@ -85,7 +85,7 @@ def test_nor_by_the_processes_that_a_command_starts(place):
     command = [sys.executable, "-m", "fedspm", "serve", "all", str(run), "--port", str(port)]
     server = subprocess.Popen(command, **place.options)
     try:
-        wait(lambda: server.poll() is not None or everybody_is_up(port), 300)
+        wait(lambda: server.poll() is not None or everybody_is_up(port))
         assert server.poll() is None
     finally:
         server.send_signal(signal.SIGTERM)

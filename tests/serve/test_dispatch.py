@@ -194,6 +194,7 @@ def test_what_cannot_be_built_does_not_start(served, tmp_path):
             content["settings"][role]["encoder"] = "not_on_this_machine:make"
         card.write_text(json.dumps(content))
     with pytest.raises(FedSPMError, match="'not_on_this_machine:make' cannot be imported"):
-        node_app(bundle / "clients" / "north")
+        node_app(bundle / "clients" / "north", encoders=["not_on_this_machine:make"])
     with pytest.raises(FedSPMError, match="'not_on_this_machine:make' cannot be imported"):
-        Router(bundle / "router", dict.fromkeys(("north", "south", "west"), "http://127.0.0.1:1"))
+        nodes = dict.fromkeys(("north", "south", "west"), "http://127.0.0.1:1")
+        Router(bundle / "router", nodes, encoders=["not_on_this_machine:make"])

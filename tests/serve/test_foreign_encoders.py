@@ -107,7 +107,6 @@ def test_a_run_that_names_it_is_not_exported_unless_it_is_allowed(run, tmp_path,
     allowed = Run.open(run.path, [NAME])
     export(allowed, tmp_path / "bundle")
     assert payload()
-    assert is_current(allowed, tmp_path / "bundle", 0.05)
     assert not is_current(run, tmp_path / "bundle", 0.05)
     with pytest.raises(FedSPMError, match="is not part of FedSPM"), nodes_of(tmp_path / "bundle"):
         pass
@@ -129,7 +128,7 @@ def test_all_services_start_with_what_is_allowed(run, payload, background):
     port = free_port()
     background("serve", "all", run.path, "--port", port, "--allow-encoder", NAME)
     up = f"http://127.0.0.1:{port}/v1/clients"
-    wait(lambda: all(client["up"] for client in httpx.get(up).json()), seconds=600)
+    wait(lambda: all(client["up"] for client in httpx.get(up).json()))
     assert httpx.post(f"http://127.0.0.1:{port}/v1/predict", json={"x": [0.0] * 6}).status_code == 200
 
 
