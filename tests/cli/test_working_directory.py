@@ -160,3 +160,10 @@ def test_python_loads_a_run_with_an_encoder_that_is_allowed_by_name(received):
     assert received.imported() == []
     loaded = FederatedClassifier.load("run", allow=("payload:make",))
     assert loaded.client_names_ == ["a", "b", "c"]
+
+
+def test_the_workers_of_the_simulation_import_what_the_user_names_and_nothing_else(place):
+    """Ray lets its workers look for modules where it was started, before everywhere else."""
+    pytest.importorskip("ray", reason="pip install 'fedspm[flower]'")
+    place.fedspm("train", "--data", "rows.csv", "--engine", "flower-simulation", *SMALL, *OWN, "--out", "out")
+    assert place.imported() == list(OURS)

@@ -2,9 +2,11 @@
 
 import logging
 import math
+import os
 import time
 import warnings
 from collections.abc import Callable
+from contextlib import chdir
 from functools import cache, partial
 from pathlib import Path
 from typing import TypeVar
@@ -71,19 +73,12 @@ def simulate(
     resources = {"num_cpus": 1.0, "num_gpus": 0.0 if device == "cpu" or not torch.cuda.is_available() else 1 / count}
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
+        _start_ray(count, folder)
         run_simulation(
             server_app=server,
-            client_app=client_app(partial(_site_here, tuple(sites))),
+            client_app=client_app(partial(_site_here, tuple(sites), os.getcwd())),
             num_supernodes=len(sites),
-            backend_config={
-                "client_resources": resources,
-                "init_args": {
-                    "num_cpus": count,
-                    "log_to_driver": False,
-                    "include_dashboard": False,
-                    "logging_level": logging.ERROR,
-                },
-            },
+            backend_config={"client_resources": resources},
         )
     if failures:
         raise failures[0]
@@ -102,12 +97,26 @@ def _flower() -> Callable[..., None]:
     return run_simulation
 
 
-def _site_here(sites: tuple[SiteConfig, ...], context: Context) -> Site:
-    """In a worker: the site of the virtual node that the message is for."""
-    return _made(sites[int(context.node_config["partition-id"])])
+def _start_ray(workers: int, folder: Path) -> None:
+    """Before Flower does, which takes Ray as it finds it and stops it at the end.
+
+    Ray lets its workers look for modules where it was started, before everywhere else. Nothing in the working directory
+    is to be imported, so it is started in a folder of our own.
+    """
+    import ray
+
+    with chdir(folder):
+        ray.init(num_cpus=workers, log_to_driver=False, include_dashboard=False, logging_level=logging.ERROR)
+
+
+def _site_here(sites: tuple[SiteConfig, ...], home: str, context: Context) -> Site:
+    """In a worker: the site of the virtual node that the message is for. Encoders that the user named may lie in the
+    working directory of the command, `home`."""
+    return _made(sites[int(context.node_config["partition-id"])], home)
 
 
 @cache
-def _made(config: SiteConfig) -> Site:
+def _made(config: SiteConfig, home: str) -> Site:
+    os.chdir(home)
     keep_freed_memory()
     return Site(config, NO_SECRET)
