@@ -90,3 +90,13 @@ async def service(bundle, secret="a secret that is long enough", nodes=None, **o
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as http,
     ):
         yield http, router, board
+
+
+def ask(bundle, act, **options):
+    """What `act(http, router, board)` answers, with a service of its own."""
+
+    async def run():
+        async with service(bundle, **options) as (http, router, board):
+            return await act(http, router, board)
+
+    return asyncio.run(run())

@@ -42,11 +42,6 @@ def write_atomically(path: Path, content: str | bytes, *, private: bool = False)
             raise
 
 
-def write_secret(path: Path, content: bytes) -> None:
-    """Nobody else may read it, not for a moment."""
-    write_atomically(path, content, private=True)
-
-
 @contextmanager
 def folder_atomically(path: Path, *, private: bool = False) -> Iterator[Path]:
     """A folder that appears under its name only when everything in it is on the disk; until then, and afterwards if it

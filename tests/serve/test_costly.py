@@ -1,6 +1,5 @@
 """Bodies that would cost much are refused before they do."""
 
-import asyncio
 import io
 import json
 
@@ -11,17 +10,9 @@ from safetensors.torch import save
 
 from fedspm.data.images import SERVED, read_image
 from fedspm.serve import bundle as bundles
-from serving import service
+from serving import ask
 
 TENSORS = {"content-type": "application/x-safetensors"}
-
-
-def ask(bundle, act, **options):
-    async def run():
-        async with service(bundle, **options) as (http, router, board):
-            return await act(http, router, board)
-
-    return asyncio.run(run())
 
 
 def empty_tensors(count):

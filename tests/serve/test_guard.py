@@ -1,6 +1,5 @@
 """Only those who may, only as much as they may, and nothing of what they ask in the log."""
 
-import asyncio
 import io
 import logging
 import socket
@@ -15,19 +14,11 @@ from fedspm.errors import FedSPMError
 from fedspm.serve.bundle import NodeModel, load_router
 from fedspm.serve.guard import Declined, Limits, Listen, read_secret, read_table
 from fedspm.serve.reading import _images
-from serving import service
+from serving import ask
 
 TOKEN = "0123456789abcdef0123456789abcdef"
 ROW = [0.0] * 6
 TENSORS = {"content-type": "application/x-safetensors"}
-
-
-def ask(bundle, act, **options):
-    async def run():
-        async with service(bundle, **options) as (http, router, board):
-            return await act(http, router, board)
-
-    return asyncio.run(run())
 
 
 def test_without_a_valid_token_nothing_is_answered(served):

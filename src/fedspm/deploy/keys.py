@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedspm.errors import FedSPMError
-from fedspm.files import private_folder, write_atomically, write_secret
+from fedspm.files import private_folder, write_atomically
 
 YEARS = 2
 ITSELF = ("localhost", "127.0.0.1")  # by which the SuperLink's own processes reach it
@@ -41,7 +41,7 @@ def make_certificates(folder: Path, hosts: list[str]) -> None:
     pem = serialization.Encoding.PEM
     write_atomically(folder / "ca.crt", itself.public_bytes(pem))
     write_atomically(folder / "server.pem", server.public_bytes(pem))
-    write_secret(folder / "server.key", _plain(key, pem, serialization.PrivateFormat.PKCS8))
+    write_atomically(folder / "server.key", _plain(key, pem, serialization.PrivateFormat.PKCS8), private=True)
 
 
 def make_key(path: Path) -> Path:
@@ -51,7 +51,7 @@ def make_key(path: Path) -> Path:
     key = ec.generate_private_key(ec.SECP384R1())
     public = path.with_name(path.name + ".pub")
     ssh = serialization.Encoding.OpenSSH
-    write_secret(path, _plain(key, serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH))
+    write_atomically(path, _plain(key, serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH), private=True)
     write_atomically(public, key.public_key().public_bytes(ssh, serialization.PublicFormat.OpenSSH) + b"\n")
     return public
 

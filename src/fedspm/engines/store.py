@@ -25,7 +25,7 @@ from safetensors.torch import save
 from fedspm.core.replies import Tensors, plain
 from fedspm.engines.requests import Request
 from fedspm.errors import DamagedFile, Refused
-from fedspm.files import private_folder, read_json, write_atomically, write_secret
+from fedspm.files import private_folder, read_json, write_atomically
 
 SECRET = 32  # bytes
 REDONE = 2  # turns that a server may do again: the last one, and that before it in case it dies again meanwhile
@@ -36,7 +36,7 @@ def noise_secret(state: Path) -> str:
     """Drawn once and kept: a reply that is asked for again gets the same noise, also after a restart."""
     path = state / "noise.key"
     if not path.exists():
-        write_secret(private_folder(state) / path.name, secrets.token_hex(SECRET).encode())
+        write_atomically(private_folder(state) / path.name, secrets.token_hex(SECRET).encode(), private=True)
     secret = path.read_text("utf-8", errors="replace").strip()
     if len(secret) < 2 * SECRET:
         raise Refused("the noise.key of this site is too short to be a secret; delete it, and another is drawn")
