@@ -12,10 +12,10 @@ from torch import Tensor
 
 from fedspm import Federation
 from fedspm.algorithms import ALGORITHMS, algorithm_named
-from fedspm.config import resolve
 from fedspm.engines.local import LocalEngine
-from fedspm.runs import task_of
-from fedspm.training import begin, one_round
+from fedspm.runs.config import resolve
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin, one_round
 
 BLOCK = {"encoder": "mlp", "steps": 10, "batch_size": 32}
 ROUNDS = 5  # the first is not counted

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from fedspm.engines.local import LocalEngine
 from fedspm.likelihood.diagnostics import Diagnosis
-from fedspm.runs import Run
-from fedspm.training import one_round
+from fedspm.runs.folder import Run
+from fedspm.training.loop import one_round
 
 
 def main(folder: Path, repeats: int) -> None:

@@ -11,12 +11,12 @@ from pathlib import Path
 import numpy as np
 
 from fedspm import Federation
-from fedspm.config import resolve
+from fedspm.base.files import write_atomically
+from fedspm.base.ports import free_port
 from fedspm.deploy.demo import Loopback, across_sites, loopback, script
 from fedspm.deploy.launch import follow, launch
-from fedspm.files import write_atomically
-from fedspm.ports import free_port
-from fedspm.runs import Run
+from fedspm.runs.config import resolve
+from fedspm.runs.folder import Run
 
 
 def plain_site(net: Loopback, name: str) -> int:

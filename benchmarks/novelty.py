@@ -19,7 +19,7 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, interpolate
 
 from fedspm.data.shifts import client_offset, shift_component
-from fedspm.runs import Run
+from fedspm.runs.folder import Run
 from fedspm.serve.bundle import RouterModel, load_router
 from fedspm.serve.novelty import description
 

@@ -16,13 +16,13 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedspm.config import resolve
 from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
-from fedspm.evaluation import Model, purity_count
-from fedspm.mixture.newcomer import Newcomers
-from fedspm.onboarding import onboard
-from fedspm.runs import Run
+from fedspm.federated.evaluation import Model, purity_count
+from fedspm.mixture.onboarding import Newcomers
+from fedspm.runs.config import resolve
+from fedspm.runs.folder import Run
+from fedspm.training.membership import onboard
 
 
 def whole(run: Run, name: str) -> Federation:

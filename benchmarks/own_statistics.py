@@ -12,10 +12,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from fedspm.core.local import chunks
 from fedspm.data.federation import Federation
-from fedspm.evaluation import Model
-from fedspm.runs import Run
+from fedspm.federated.evaluation import Model
+from fedspm.nn.sgd import chunks
+from fedspm.runs.folder import Run
 
 PASSES = 2
 

@@ -7,13 +7,13 @@ what can be set into docs/settings.md.
 import re
 from pathlib import Path
 
-from fedspm.comparison import CONFIDENCE, method_rows, paired_difference
 from fedspm.experiments import load_plan
+from fedspm.experiments.comparison import CONFIDENCE, method_rows, paired_difference
 from fedspm.experiments.coverage import missing, named_seeds, reductions
 from fedspm.experiments.records import Records
 from fedspm.experiments.results import beside_the_paper, bridge_table, marked, panel_methods, panel_tables
-from fedspm.reference import settings
-from fedspm.tables import MARKDOWN, markdown_table
+from fedspm.experiments.tables import MARKDOWN, markdown_table
+from fedspm.runs.settings_reference import settings
 
 ROOT = Path(__file__).parents[1]
 PLAN = load_plan("table1")

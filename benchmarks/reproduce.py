@@ -11,7 +11,7 @@ import sys
 from pathlib import Path
 
 from fedspm.experiments.records import Records
-from fedspm.tables import markdown_table
+from fedspm.experiments.tables import markdown_table
 
 ROOT = Path(__file__).parents[1]
 FOLDER = ROOT / "runs" / "reproduce"

@@ -20,7 +20,7 @@ import aiohttp
 import torch
 from safetensors.torch import save
 
-from fedspm.runs import Run
+from fedspm.runs.folder import Run
 
 HEADERS = {"content-type": "application/x-safetensors"}
 TICKS = os.sysconf("SC_CLK_TCK")

@@ -15,10 +15,10 @@ import torch
 
 from fedspm import Federation
 from fedspm.algorithms import ALGORITHMS, algorithm_named
-from fedspm.config import resolve
 from fedspm.engines.local import LocalEngine
-from fedspm.runs import Checkpoint, Run, task_of
-from fedspm.training import begin, evaluated, one_round
+from fedspm.runs.config import resolve
+from fedspm.runs.folder import Checkpoint, Run, task_of
+from fedspm.training.loop import begin, evaluated, one_round
 
 BLOCK = {"steps": 1, "encoder": "mlp"}
 

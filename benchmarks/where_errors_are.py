@@ -16,12 +16,12 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedspm.algorithms.fedspm import FedSPM
-from fedspm.core.local import chunks
 from fedspm.data.federation import Part
-from fedspm.evaluation import Model
+from fedspm.federated.evaluation import Model
 from fedspm.mixture.model import log_likelihood, log_ratio
 from fedspm.mixture.routing import class_probabilities, log_component_posterior
-from fedspm.runs import Run
+from fedspm.nn.sgd import chunks
+from fedspm.runs.folder import Run
 
 
 @torch.no_grad()

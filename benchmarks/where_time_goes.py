@@ -16,17 +16,18 @@ from unittest.mock import patch
 import torch
 
 from fedspm.algorithms import algorithm_named
-from fedspm.config import resolve
-from fedspm.core import local
-from fedspm.core.algorithm import Algorithm
-from fedspm.core.local import Batches, Client
-from fedspm.core.replies import Mean
-from fedspm.encoders import Encoder
+from fedspm.base.layers import parse_assignments
 from fedspm.engines.local import LocalEngine
-from fedspm.evaluation import evaluate
-from fedspm.nested import parse_assignments
-from fedspm.runs import Checkpoint, Run, task_of
-from fedspm.training import begin, one_round, personalised
+from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.client import Client
+from fedspm.federated.evaluation import evaluate
+from fedspm.federated.replies import Mean
+from fedspm.nn import sgd
+from fedspm.nn.encoder import Encoder
+from fedspm.nn.sgd import Batches
+from fedspm.runs.config import resolve
+from fedspm.runs.folder import Checkpoint, Run, task_of
+from fedspm.training.loop import begin, one_round, personalised
 
 
 class Parts:
@@ -87,7 +88,7 @@ def main(rounds, settings):
             for each in (
                 parts.timed(Encoder, "__call__", parts.encoder),
                 parts.timed(torch.autograd, "grad", lambda *_, **__: f"{parts._role}, backward"),
-                parts.timed(local, "sgd", "SGD steps"),
+                parts.timed(sgd, "sgd", "SGD steps"),
                 parts.timed(Algorithm, "standardise", "standardising"),
                 parts.timed(Mean, "__init__", "averaging"),
                 parts.timed(Mean, "merge", "averaging"),

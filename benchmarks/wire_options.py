@@ -9,11 +9,11 @@ import tempfile
 from pathlib import Path
 
 from fedspm.algorithms import algorithm_named
-from fedspm.config import resolve
-from fedspm.errors import TrainingFailed
-from fedspm.manifest import manifest
-from fedspm.runs import Run, task_of
-from fedspm.training import train
+from fedspm.base.errors import TrainingFailed
+from fedspm.runs.config import resolve
+from fedspm.runs.folder import Run, task_of
+from fedspm.runs.manifest import manifest
+from fedspm.training.loop import train
 
 OPTIONS = {
     "none": {},

@@ -13,7 +13,7 @@ import numpy as np
 from PIL import Image
 
 from fedspm import FederatedClassifier, Federation
-from fedspm.data.fashion import NAMES, load_sample
+from fedspm.data.catalog.fashion import NAMES, load_sample
 
 rounds = int(sys.argv[1]) if len(sys.argv) > 1 else 30
 classes = [NAMES.index(name) for name in ("T-shirt", "pullover", "sneaker", "ankle boot")]

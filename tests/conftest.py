@@ -6,8 +6,9 @@ import hypothesis
 import pytest
 import torch
 
-from fedspm import Federation, files
-from fedspm.core.settings import Settings
+from fedspm import Federation
+from fedspm.base import files
+from fedspm.federated.settings import Settings
 from small import small_settings, toy_rows
 
 hypothesis.settings.register_profile("unhurried", deadline=None)  # a machine that does other things is slow, not wrong

@@ -12,10 +12,10 @@ from torch import nn
 
 from fedspm import FederatedClassifier, Federation
 from fedspm.algorithms import ALGORITHMS
+from fedspm.base.errors import FedSPMError
 from fedspm.data.federation import Part
-from fedspm.errors import FedSPMError
-from fedspm.queries import replies
-from fedspm.runs import Run
+from fedspm.runs.folder import Run
+from fedspm.training.predict import replies
 from small import toy_rows
 
 

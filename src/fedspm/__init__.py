@@ -11,7 +11,7 @@ if TYPE_CHECKING:
 
     from fedspm.data.federation import Federation
     from fedspm.estimator import FederatedClassifier
-    from fedspm.runs import load_run
+    from fedspm.runs.folder import load_run
     from fedspm.serve.client import connect
 
 __all__ = ["FederatedClassifier", "Federation", "__version__", "connect", "load_run"]
@@ -20,7 +20,7 @@ _HOME = {
     "FederatedClassifier": "fedspm.estimator",
     "Federation": "fedspm.data.federation",
     "connect": "fedspm.serve.client",
-    "load_run": "fedspm.runs",
+    "load_run": "fedspm.runs.folder",
 }
 
 

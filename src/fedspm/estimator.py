@@ -11,21 +11,21 @@ from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from fedspm.algorithms import algorithm_named
-from fedspm.checkpoints import Checkpoint
-from fedspm.config import Config, resolve
-from fedspm.core.local import chunks
-from fedspm.core.replies import Tensors
+from fedspm.base.errors import FedSPMError
+from fedspm.base.files import folder_atomically
+from fedspm.base.layers import dotted
+from fedspm.base.schema import Strict
+from fedspm.base.tensors import Tensors
 from fedspm.data.arrays import as_input, as_labels, in_order, require_finite
 from fedspm.data.federation import Federation
 from fedspm.data.settings import IN_MEMORY
-from fedspm.errors import FedSPMError
-from fedspm.evaluation import Model, evaluate, require_finite_answers
-from fedspm.files import folder_atomically
-from fedspm.manifest import manifest
-from fedspm.nested import dotted
-from fedspm.runs import GIVEN, Run, task_of
-from fedspm.strict import Strict
-from fedspm.training import begin, in_process, one_round, personalised
+from fedspm.federated.evaluation import Model, evaluate, require_finite_answers
+from fedspm.nn.sgd import chunks
+from fedspm.runs.checkpoints import Checkpoint
+from fedspm.runs.config import Config, resolve
+from fedspm.runs.folder import GIVEN, Run, task_of
+from fedspm.runs.manifest import manifest
+from fedspm.training.loop import begin, in_process, one_round, personalised
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]

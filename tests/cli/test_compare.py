@@ -10,9 +10,9 @@ import sys
 import pytest
 
 from commands import PATIENCE, fedspm, wait
-from fedspm.choosing import write_choice
-from fedspm.grid import Cell
-from fedspm.runs import Run
+from fedspm.experiments.grid import Cell
+from fedspm.experiments.select_components import write_choice
+from fedspm.runs.folder import Run
 
 GRID = "--clients 3 --components 2 --eval-every 1 --set predictor.steps=2 --set router.steps=2"
 GRID += " --set predictor.batch_size=16 --set router.batch_size=16 --set em.hold=1 --rounds 3"
@@ -129,7 +129,7 @@ def test_bad_input_gets_a_sentence(tmp_path, arguments, sentence):
 def test_two_processes_cannot_train_in_one_folder(first):
     out, _ = first
     holder = (
-        "import sys, time; from fedspm.runs import load_run\n"
+        "import sys, time; from fedspm.runs.folder import load_run\n"
         "with load_run(sys.argv[1]).locked(): print('held', flush=True); time.sleep(600)"
     )
     run = out / "runs" / "fedavg-seed0"

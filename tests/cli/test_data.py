@@ -3,21 +3,17 @@
 import json
 import shlex
 import shutil
-import sys
 import urllib.request
-from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from commands import fedspm
+from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
 from fedspm.cli.options import layers
-from fedspm.config import resolve
-from fedspm.data import named
-from fedspm.errors import FedSPMError
-
-sys.path.insert(0, str(Path(__file__).parents[1] / "data"))
+from fedspm.data.catalog import dataset
+from fedspm.runs.config import resolve
 from forms import write_isic, write_parquet
 
 
@@ -32,7 +28,7 @@ def machine(tmp_path, monkeypatch):
     (tmp_path / "data" / "cifar100").mkdir()
     monkeypatch.setenv("FEDSPM_DATA", str(tmp_path / "data"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    monkeypatch.setattr(named, "SYSTEM", tmp_path / "system")
+    monkeypatch.setattr(dataset, "SYSTEM", tmp_path / "system")
     monkeypatch.setattr(urllib.request, "urlopen", unreachable)
     monkeypatch.setattr(shutil, "which", lambda name: None)
 
@@ -93,8 +89,8 @@ def test_show_counts_classes_and_clients(machine):
 
 
 def test_show_counts_a_plugin_that_comes_divided(monkeypatch, vectors):
-    monkeypatch.setattr("fedspm.data.sources.plugin_names", lambda kind: ["wards"])
-    monkeypatch.setattr("fedspm.data.sources.plugin", lambda kind, name: lambda path: vectors)
+    monkeypatch.setattr("fedspm.data.catalog.sources.plugin_names", lambda kind: ["wards"])
+    monkeypatch.setattr("fedspm.data.catalog.sources.plugin", lambda kind, name: lambda path: vectors)
     assert "wards: 3 clients, 2 classes, rows of 6" in said("show", "wards")
 
 

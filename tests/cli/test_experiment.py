@@ -5,8 +5,8 @@ from typer.testing import CliRunner
 
 from cells import line, recorded
 from commands import fedspm
+from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
-from fedspm.errors import FedSPMError
 from fedspm.experiments import Narrowed, load_plan
 from fedspm.experiments.plan import plan_cells
 from fedspm.experiments.records import Records

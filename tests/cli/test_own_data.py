@@ -8,8 +8,8 @@ from sklearn.datasets import load_wine
 from typer.testing import CliRunner
 
 from commands import fedspm
+from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
-from fedspm.errors import FedSPMError
 
 SMALL = "--components 2 --workers 1 --set em.hold=1 --set predictor.steps=2 --set router.steps=2"
 

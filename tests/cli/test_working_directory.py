@@ -13,9 +13,9 @@ from typer.testing import CliRunner
 
 from commands import fedspm, wait
 from fedspm import FederatedClassifier
+from fedspm.base.errors import FedSPMError
+from fedspm.base.ports import free_port
 from fedspm.cli.app import app
-from fedspm.errors import FedSPMError
-from fedspm.ports import free_port
 
 TOLD = "import os, pathlib\npathlib.Path(os.environ['TOLD'], pathlib.Path(__file__).stem).touch()\n"
 SHADOWS = ("tomli_w", "torch", "numpy", "pydantic", "typer", "rich", "typing", "json", "multiprocessing", "uvicorn")

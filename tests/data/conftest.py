@@ -4,7 +4,7 @@ import urllib.request
 
 import pytest
 
-from fedspm.data import cifar, fashion, isic, named
+from fedspm.data.catalog import cifar, dataset, fashion, isic
 
 
 @pytest.fixture
@@ -14,7 +14,7 @@ def machine(tmp_path, monkeypatch):
 
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.delenv("FEDSPM_DATA", raising=False)
-    monkeypatch.setattr(named, "SYSTEM", tmp_path / "system")
+    monkeypatch.setattr(dataset, "SYSTEM", tmp_path / "system")
     monkeypatch.setattr(urllib.request, "urlopen", unreachable)
     return tmp_path
 

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from fedspm import FederatedClassifier, Federation
+from fedspm.base.errors import FedSPMError
 from fedspm.data.federation import _path
-from fedspm.errors import FedSPMError
 
 X, Y = np.random.default_rng(0).normal(size=(20, 3)), np.arange(20) % 2
 GOOD = {"north": (X, Y), "south": (X + 1, Y)}

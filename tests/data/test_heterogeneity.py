@@ -4,11 +4,11 @@ import numpy as np
 import pytest
 import torch
 
-from fedspm.data.fashion import load_sample, read_idx
+from fedspm.base.errors import DamagedFile, FedSPMError
+from fedspm.data.catalog.fashion import load_sample, read_idx
 from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.data.partition import partition_by_class
 from fedspm.data.shifts import client_offset, shift_component, strength
-from fedspm.errors import DamagedFile, FedSPMError
 
 NAMES = [str(k) for k in range(10)]
 

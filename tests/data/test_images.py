@@ -8,9 +8,9 @@ import torch
 from matplotlib.figure import Figure
 from PIL import Image
 
+from fedspm.base.errors import FedSPMError
 from fedspm.data.images import encode_png, image_size, read_image
-from fedspm.errors import FedSPMError
-from fedspm.pictures import show_image
+from fedspm.report.figures import show_image
 
 PIXELS = np.random.default_rng(0).integers(0, 256, (8, 9, 3), np.uint8)
 SIXTEEN = np.minimum(PIXELS.astype(int) * 257 + 100, 65535).astype(np.uint16)  # bits a pixel

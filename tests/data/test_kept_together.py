@@ -6,23 +6,24 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from forms import cifar_rows, write_isic, write_official, write_sheets
 from PIL import Image
 from test_named import write_fashion
 from test_own import HEADER, ROWS, write_csv
 from test_own_arrays import FakeDataset
 
 from fedspm import Federation
-from fedspm.data import arrays, cache, cifar, fashion
-from fedspm.data.bundle import Bundle
-from fedspm.data.cifar import CIFAR10
-from fedspm.data.datasets import read_datasets
-from fedspm.data.draft import Draft, Reading
-from fedspm.data.fashion import FASHION
+from fedspm.base.errors import FedSPMError
+from fedspm.data import arrays
+from fedspm.data.catalog import cache, cifar, fashion
+from fedspm.data.catalog.cifar import CIFAR10
+from fedspm.data.catalog.fashion import FASHION
+from fedspm.data.catalog.isic import ISIC
 from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.data.images import read_image
-from fedspm.data.isic import ISIC
-from fedspm.errors import FedSPMError
+from fedspm.data.readers.archive import Bundle
+from fedspm.data.readers.datasets import read_datasets
+from fedspm.data.readers.draft import Draft, Reading
+from forms import cifar_rows, write_isic, write_official, write_sheets
 
 NAMES = [str(k) for k in range(4)]
 DARK = np.zeros((4000, 2, 2), np.uint8)  # component 1 shows them white

@@ -7,9 +7,9 @@ import pytest
 import torch
 from PIL import Image
 
-from fedspm.data.draft import Reading
+from fedspm.base.errors import FedSPMError
 from fedspm.data.newcomer import Likeness, read_newcomer
-from fedspm.errors import FedSPMError
+from fedspm.data.readers.draft import Reading
 
 
 def test_a_table_without_a_client_column_and_in_another_order(tmp_path):

@@ -5,9 +5,9 @@ import warnings
 import numpy as np
 import pytest
 
-from fedspm.data.cifar import COARSE_OF
-from fedspm.data.isic import CENTERS, FOLDS
-from fedspm.data.sources import NAMED
+from fedspm.data.catalog.cifar import COARSE_OF
+from fedspm.data.catalog.isic import CENTERS, FOLDS
+from fedspm.data.catalog.sources import NAMED
 
 
 @pytest.fixture

@@ -6,16 +6,16 @@ import pytest
 import torch
 
 from fedspm.algorithms.fedspm import FedSPM
-from fedspm.core.algorithm import Algorithm
-from fedspm.core.local import Client
-from fedspm.core.replies import moved
-from fedspm.data.fashion import NAMES, load_sample
+from fedspm.base.errors import TrainingFailed
+from fedspm.base.tensors import moved
+from fedspm.data.catalog.fashion import NAMES, load_sample
 from fedspm.data.federation import Federation, Truth
 from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.engines.local import LocalEngine
-from fedspm.errors import TrainingFailed
-from fedspm.runs import task_of
-from fedspm.training import begin, one_round
+from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.client import Client
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 SMALL = {"encoder": "auto", "steps": 2, "batch_size": 16}

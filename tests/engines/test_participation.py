@@ -8,9 +8,9 @@ import torch
 from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.data.federation import Truth
 from fedspm.engines.local import LocalEngine
-from fedspm.evaluation import evaluate, purity_count
-from fedspm.runs import task_of
-from fedspm.training import begin, one_round, personalised
+from fedspm.federated.evaluation import evaluate, purity_count
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin, one_round, personalised
 from small import small_settings
 
 

@@ -7,8 +7,8 @@ from torch import nn
 
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines.local import LocalEngine
-from fedspm.runs import task_of
-from fedspm.training import begin, one_round
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 ROUNDS, STEPS = 2, 3

@@ -11,8 +11,8 @@ from torch import nn
 
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
-from fedspm.runs import task_of
-from fedspm.training import begin, one_round, personalised
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin, one_round, personalised
 from small import small_settings
 
 ROUNDS, STEPS, RATE, MOMENTUM = 2, 3, 0.05, 0.9

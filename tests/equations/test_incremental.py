@@ -6,8 +6,8 @@ import torch
 from fedspm.algorithms import algorithm_named
 from fedspm.bench.round import recorded
 from fedspm.engines.local import LocalEngine
-from fedspm.runs import task_of
-from fedspm.training import begin, one_round
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 METHODS = ["fedspm", "fedem", "fedgmm"]

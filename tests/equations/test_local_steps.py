@@ -4,9 +4,9 @@ import pytest
 import torch
 from torch import nn
 
-from fedspm.core.local import Batch, minimise
-from fedspm.encoders import build_encoder
-from fedspm.errors import TrainingFailed
+from fedspm.base.errors import TrainingFailed
+from fedspm.nn.encoder import build_encoder
+from fedspm.nn.sgd import Batch, minimise
 
 FORMATS = {"channels last": torch.channels_last, "contiguous": torch.contiguous_format}
 

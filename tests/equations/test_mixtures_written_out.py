@@ -11,9 +11,9 @@ from torch import nn
 from fedspm.algorithms import algorithm_named
 from fedspm.algorithms.fedgmm import RIDGE
 from fedspm.engines.local import LocalEngine
-from fedspm.mixture.components import MIXING_FLOOR
-from fedspm.runs import task_of
-from fedspm.training import begin, one_round, personalised
+from fedspm.mixture.e_step import MIXING_FLOOR
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin, one_round, personalised
 from small import small_settings
 
 C, ROUNDS, STEPS, RATE, MOMENTUM = 2, 2, 3, 0.05, 0.9

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from fedspm.algorithms.fedspm import FedSPM
-from fedspm.mixture import initialise
-from fedspm.mixture.components import MIXING_FLOOR
+from fedspm.mixture import kmeans_init
+from fedspm.mixture.e_step import MIXING_FLOOR
 from fedspm.mixture.model import initial_shared_heads
-from fedspm.mixture.newcomer import Sketch, log_total
-from fedspm.runs import task_of
+from fedspm.mixture.onboarding import Sketch, log_total
+from fedspm.runs.folder import task_of
 from small import small_settings
 
 
@@ -89,15 +89,15 @@ def test_a_clients_offset_is_what_its_rows_have_beside_their_centres():
     centres = torch.tensor([[0.0, 0.0], [10.0, 0.0]])
     truth = torch.tensor([0] * 30 + [1] * 10)
     offset = torch.tensor([1.0, -2.0])
-    label, found = initialise.place(centres[truth] + offset, centres)
+    label, found = kmeans_init.place(centres[truth] + offset, centres)
     assert torch.equal(label, truth)
     torch.testing.assert_close(found, offset)
 
 
 def test_first_responsibilities_sum_to_one_and_none_is_zero():
-    soft = initialise.softened(torch.tensor([0, 2, 1]), 4)
+    soft = kmeans_init.softened(torch.tensor([0, 2, 1]), 4)
     torch.testing.assert_close(soft.sum(1), torch.ones(3))
-    assert soft.min() == pytest.approx(initialise.SOFTNESS / 4)
+    assert soft.min() == pytest.approx(kmeans_init.SOFTNESS / 4)
     assert soft.argmax(1).tolist() == [0, 2, 1]
 
 
@@ -106,8 +106,8 @@ def test_what_a_client_does_to_all_of_its_images_does_not_show_in_the_correlatio
     draw = torch.Generator().manual_seed(3)
     images = torch.randn(400, 3, 7, 7, generator=draw)
     ramp = 5 * torch.linspace(-1, 1, 7).expand(1, 3, 7, 7)
-    seen = initialise.described(images + ramp, (images + ramp).mean(0, keepdim=True))
-    plain = initialise.described(images, images.mean(0, keepdim=True))
+    seen = kmeans_init.described(images + ramp, (images + ramp).mean(0, keepdim=True))
+    plain = kmeans_init.described(images, images.mean(0, keepdim=True))
     torch.testing.assert_close(seen[:, -3:], plain[:, -3:], rtol=1e-3, atol=1e-3)
 
 

@@ -15,9 +15,9 @@ from fedspm import Federation
 from fedspm.algorithms import ALGORITHMS
 from fedspm.deploy.demo import loopback
 from fedspm.deploy.launch import follow
-from fedspm.engines.store import Store
-from fedspm.evaluation import Model, evaluate
-from fedspm.runs import Run
+from fedspm.engines.flower.site_store import Store
+from fedspm.federated.evaluation import Model, evaluate
+from fedspm.runs.folder import Run
 from small import toy_rows
 
 

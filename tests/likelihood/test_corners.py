@@ -6,13 +6,13 @@ from scipy import stats
 from test_diagnostics import trained  # noqa: F401
 from test_drm import fit, quadratic, samples  # noqa: F401
 
-from fedspm.config import resolve
-from fedspm.diagnose import accumulation, bridge_rows
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
 from fedspm.likelihood import fit_drm, solve_multipliers
 from fedspm.likelihood.diagnostics import Diagnosis, bridge_errors
 from fedspm.likelihood.profile import accumulation_factors, exact_q2, gauge_shift, profile_log_el, surrogate_q2
-from fedspm.runs import Run
+from fedspm.report.diagnosis import accumulation, bridge_rows
+from fedspm.runs.config import resolve
+from fedspm.runs.folder import Run
 
 # -- multipliers -------------------------------------------------------------------------------------------------------
 

@@ -9,12 +9,12 @@ import torch
 
 from commands import fedspm
 from fedspm.algorithms import algorithm_named
+from fedspm.base.errors import FedSPMError
 from fedspm.engines.local import LocalEngine
-from fedspm.errors import FedSPMError
 from fedspm.likelihood.diagnostics import Diagnosis, bridge_errors, shown_bridge
 from fedspm.likelihood.profile import exact_q2, profile_log_el, surrogate_q2
-from fedspm.runs import task_of
-from fedspm.training import begin, one_round
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 

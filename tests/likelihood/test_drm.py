@@ -9,7 +9,7 @@ import torch
 from scipy import stats
 from sklearn.linear_model import LogisticRegression
 
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
 from fedspm.likelihood import Separated, fit_drm, solve_multipliers
 from fedspm.likelihood.dual import _all_at_home
 

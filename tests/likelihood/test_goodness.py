@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
 from fedspm.likelihood import fit_drm, goodness_of_fit
 
 

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
 from fedspm.likelihood import Infeasible, solve_multipliers
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
 from fedspm.likelihood import Infeasible, fit_drm, solve_multipliers
 from fedspm.likelihood.profile import (
     accumulation_factors,

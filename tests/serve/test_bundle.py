@@ -10,12 +10,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
-from fedspm.errors import DamagedFile
-from fedspm.files import file_names
-from fedspm.runs import Run
+from fedspm.base.errors import DamagedFile
+from fedspm.base.files import file_names
+from fedspm.runs.folder import Run
 from fedspm.serve.bundle import load_node, load_router
 from fedspm.serve.export import export
-from fedspm.serve.reloading import Current
+from fedspm.serve.hot_reload import Current
 from serving import trained
 
 

@@ -11,8 +11,8 @@ import pytest
 import torch
 
 from commands import PATIENCE
-from fedspm.errors import FedSPMError
-from fedspm.runs import Run
+from fedspm.base.errors import FedSPMError
+from fedspm.runs.folder import Run
 from fedspm.serve import dispatch
 from fedspm.serve.app import router_app
 from fedspm.serve.bundle import Sight, pack, unpack

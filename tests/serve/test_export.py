@@ -8,17 +8,17 @@ import pytest
 import torch
 
 from fedspm.algorithms.fedspm import FedSPM
-from fedspm.checkpoints import Checkpoint
-from fedspm.config import resolve
-from fedspm.core.local import chunks
-from fedspm.errors import DamagedFile, FedSPMError
-from fedspm.evaluation import Model
-from fedspm.manifest import site_manifest
-from fedspm.runs import Run, task_of
+from fedspm.base.errors import DamagedFile, FedSPMError
+from fedspm.federated.evaluation import Model
+from fedspm.nn.sgd import chunks
+from fedspm.runs.checkpoints import Checkpoint
+from fedspm.runs.config import resolve
+from fedspm.runs.folder import Run, task_of
+from fedspm.runs.manifest import site_manifest
 from fedspm.serve.bundle import load_node, load_router
 from fedspm.serve.export import AtSite, export, export_site, is_current
 from fedspm.serve.processes import nodes_of
-from fedspm.training import begin, one_round, train
+from fedspm.training.loop import begin, one_round, train
 from serving import trained
 from small import Watcher
 
@@ -175,7 +175,7 @@ def test_damage_is_said(vectors, tmp_path):
 def test_across_sites_the_server_exports_the_router_and_every_site_its_own_node(vectors, tmp_path):
     pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
     from fedspm.deploy.demo import across_sites
-    from fedspm.engines.store import Store
+    from fedspm.engines.flower.site_store import Store
     from postbox import loop_engine
 
     block = {"encoder": "mlp", "dimension": 4, "batch_size": 32}

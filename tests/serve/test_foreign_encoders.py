@@ -11,20 +11,20 @@ import httpx
 import pytest
 
 from commands import fedspm, wait
-from fedspm.errors import FedSPMError
-from fedspm.ports import free_port
-from fedspm.runs import Run
+from fedspm.base.errors import FedSPMError
+from fedspm.base.ports import free_port
+from fedspm.runs.folder import Run
 from fedspm.serve.bundle import load_node, load_router
 from fedspm.serve.export import export, is_current
+from fedspm.serve.hot_reload import Current
 from fedspm.serve.node import node_app
 from fedspm.serve.processes import nodes_of
-from fedspm.serve.reloading import Current
 from fedspm.serve.router import Router
 
 NAME = "payload:make"
 MODULE = """
 from pathlib import Path
-from fedspm.encoders.mlp import MLP
+from fedspm.nn.mlp import MLP
 
 Path(__file__).with_name("was-imported").touch()
 make = MLP

@@ -8,14 +8,14 @@ import torch
 from safetensors.torch import save
 from test_by_hand import looked
 
-from fedspm.config import resolve
 from fedspm.data.heterogeneity import own_name
-from fedspm.runs import Run
+from fedspm.runs.config import resolve
+from fedspm.runs.folder import Run
 from fedspm.serve.bundle import load_router
 from fedspm.serve.dispatch import Answered
 from fedspm.serve.export import export
 from fedspm.serve.router import replies
-from fedspm.training import train
+from fedspm.training.loop import train
 from serving import service
 from small import Watcher
 
@@ -31,7 +31,7 @@ def few_images():
     for image, label in zip(images, labels, strict=True):
         image[4 * (label // 2) :][:4, 4 * (label % 2) :][:, :4] += 120
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("fedspm.config.load_data", lambda *_: (images, labels, ["bag", "boot", "coat", "sneaker"]))
+        patch.setattr("fedspm.runs.config.load_data", lambda *_: (images, labels, ["bag", "boot", "coat", "sneaker"]))
         yield
 
 

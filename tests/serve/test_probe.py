@@ -10,11 +10,11 @@ import torch
 from safetensors.torch import load_file
 
 from commands import fedspm
-from fedspm.errors import FedSPMError
-from fedspm.files import sha256
+from fedspm.base.errors import FedSPMError
+from fedspm.base.files import sha256
 from fedspm.serve.bundle import load_node, load_router, pack
+from fedspm.serve.hot_reload import Current
 from fedspm.serve.node import node_app
-from fedspm.serve.reloading import Current
 from fedspm.serve.router import Router
 
 NODES = {name: f"http://{name}" for name in ("north", "south", "west")}

@@ -16,8 +16,8 @@ import torch
 
 import fedspm as package
 from commands import PATIENCE, fedspm, wait
-from fedspm.errors import FedSPMError
-from fedspm.ports import free_port
+from fedspm.base.errors import FedSPMError
+from fedspm.base.ports import free_port
 from fedspm.serve import processes
 from fedspm.serve.processes import STEADY
 

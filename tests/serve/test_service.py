@@ -13,13 +13,13 @@ from safetensors.torch import save
 
 from commands import PATIENCE
 from fedspm import Federation
-from fedspm.onboarding import remove
-from fedspm.runs import Run
+from fedspm.runs.folder import Run
 from fedspm.serve import batching
 from fedspm.serve.batching import BRIEF, FEW, Worker
 from fedspm.serve.dispatch import taken
 from fedspm.serve.export import export
 from fedspm.serve.node import node_app
+from fedspm.training.membership import remove
 from serving import service, trained
 
 TENSORS = {"content-type": "application/x-safetensors"}

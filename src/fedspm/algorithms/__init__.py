@@ -10,9 +10,9 @@ from fedspm.algorithms.fedem import FedEM
 from fedspm.algorithms.fedgmm import FedGMM
 from fedspm.algorithms.fedprox import FedProx
 from fedspm.algorithms.fedspm import FedSPM
-from fedspm.core.algorithm import Algorithm
-from fedspm.errors import FedSPMError
-from fedspm.plugins import plugin, plugin_names
+from fedspm.base.errors import FedSPMError
+from fedspm.base.plugins import plugin, plugin_names
+from fedspm.federated.algorithm import Algorithm
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
@@ -34,5 +34,7 @@ def algorithm_named(name: str) -> type[Algorithm]:
         known = ", ".join([*ALGORITHMS, *plugin_names("algorithms")])
         raise FedSPMError(f"there is no algorithm {name!r}; known are {known}")
     if not (isinstance(found, type) and issubclass(found, Algorithm)):
-        raise FedSPMError(f"the plugin {name!r} is {found!r}, not a class that extends fedspm.core.algorithm.Algorithm")
+        raise FedSPMError(
+            f"the plugin {name!r} is {found!r}, not a class that extends fedspm.federated.algorithm.Algorithm"
+        )
     return found

@@ -10,13 +10,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedspm.core.algorithm import Exchange, Task
-from fedspm.core.local import Batch, Client, chunks
-from fedspm.core.replies import Mean, Rows, Tensors
-from fedspm.core.settings import Settings
+from fedspm.base.tensors import Tensors
+from fedspm.federated.algorithm import Exchange, Task
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Mean, Rows
+from fedspm.federated.settings import Settings
 from fedspm.mixture.em import of_label
 from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
 from fedspm.mixture.start import ComponentStart
+from fedspm.nn.sgd import Batch, chunks
 
 
 class ClusterFL(ComponentStart):

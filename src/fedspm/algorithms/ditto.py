@@ -8,9 +8,11 @@ from torch import Tensor
 
 from fedspm.algorithms.fedprox import squared_distance
 from fedspm.algorithms.personal import PersonalModel
-from fedspm.core.local import Batch, Client
-from fedspm.core.replies import Mean, Tensors
-from fedspm.strict import Strict
+from fedspm.base.schema import Strict
+from fedspm.base.tensors import Tensors
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Mean
+from fedspm.nn.sgd import Batch
 
 
 class Ditto(PersonalModel):

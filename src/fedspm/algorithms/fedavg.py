@@ -9,12 +9,14 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedspm.core.algorithm import Algorithm, Exchange, Task
-from fedspm.core.local import Batch, Client
-from fedspm.core.replies import Mean, Tensors
-from fedspm.core.settings import Settings
+from fedspm.base.tensors import Tensors
+from fedspm.federated.algorithm import Algorithm, Exchange, Task
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Mean
+from fedspm.federated.settings import Settings
 from fedspm.mixture.em import of_label
 from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
+from fedspm.nn.sgd import Batch
 
 
 class FedAvg(Algorithm):

@@ -3,9 +3,10 @@
 from pydantic import Field
 
 from fedspm.algorithms.personal import PersonalModel
-from fedspm.core.local import Client
-from fedspm.core.replies import Rows, Tensors
-from fedspm.strict import Strict
+from fedspm.base.schema import Strict
+from fedspm.base.tensors import Tensors
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Rows
 
 
 class FedAvgFT(PersonalModel):

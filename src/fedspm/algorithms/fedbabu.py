@@ -8,11 +8,13 @@ from pydantic import Field
 from torch import Tensor
 
 from fedspm.algorithms.fedavg import FedAvg
-from fedspm.core.algorithm import Algorithm
-from fedspm.core.local import Batch, Client
-from fedspm.core.replies import Mean, Rows, Tensors
+from fedspm.base.schema import Strict
+from fedspm.base.tensors import Tensors
+from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Mean, Rows
 from fedspm.mixture.model import HEAD, log_likelihood
-from fedspm.strict import Strict
+from fedspm.nn.sgd import Batch
 
 
 class FedBABU(FedAvg):

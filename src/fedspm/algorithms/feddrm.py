@@ -16,13 +16,15 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedspm.algorithms.fedspm import FedSPM
-from fedspm.core.algorithm import Task
-from fedspm.core.local import Batch, Client
-from fedspm.core.replies import Mean, Tensors
-from fedspm.core.settings import Settings
+from fedspm.base.schema import Strict
+from fedspm.base.tensors import Tensors
+from fedspm.federated.algorithm import Task
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Mean
+from fedspm.federated.settings import Settings
 from fedspm.mixture import em
 from fedspm.mixture.model import HEAD, TILT, log_likelihood, log_ratio
-from fedspm.strict import Strict
+from fedspm.nn.sgd import Batch
 
 LABEL_SHARE, WEIGHT_DECAY = 0.9, 5e-4  # configs/feddrm.yaml of the authors
 

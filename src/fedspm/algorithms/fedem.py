@@ -10,14 +10,16 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedspm.core.algorithm import Exchange, Task
-from fedspm.core.local import Batch, Client
-from fedspm.core.replies import Mean, Tensors
-from fedspm.core.settings import Settings
+from fedspm.base.tensors import Tensors
+from fedspm.federated.algorithm import Exchange, Task
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Mean
+from fedspm.federated.settings import Settings
 from fedspm.mixture import em
-from fedspm.mixture.components import ComponentAlgorithm, as_private, note, notebook
+from fedspm.mixture.e_step import ComponentAlgorithm, as_private, note, notebook
 from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
 from fedspm.mixture.routing import class_probabilities
+from fedspm.nn.sgd import Batch
 
 
 class FedEM(ComponentAlgorithm):

@@ -16,15 +16,17 @@ from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
 from fedspm.algorithms.fedem import FedEM
-from fedspm.core.algorithm import INPUT, Exchange, Task
-from fedspm.core.local import Client, chunks
-from fedspm.core.replies import Mean, Tensors
-from fedspm.core.serving import Servable
-from fedspm.core.settings import Settings
+from fedspm.base.tensors import Tensors
+from fedspm.federated.algorithm import INPUT, Exchange, Task
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Mean
+from fedspm.federated.serving import Servable
+from fedspm.federated.settings import Settings
 from fedspm.mixture import em, routing
-from fedspm.mixture.components import as_private, notebook
+from fedspm.mixture.density_ratio import DensityRatios
+from fedspm.mixture.e_step import as_private, notebook
 from fedspm.mixture.model import HEAD
-from fedspm.mixture.ratios import DensityRatios
+from fedspm.nn.sgd import chunks
 
 GAUSS = ("gauss.mean", "gauss.covariance")
 RIDGE = 1e-3  # added to the diagonal of every covariance, as a share of its mean

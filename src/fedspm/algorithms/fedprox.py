@@ -9,9 +9,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedspm.algorithms.fedavg import FedAvg
-from fedspm.core.local import Batch
-from fedspm.core.replies import Tensors
-from fedspm.strict import Strict
+from fedspm.base.schema import Strict
+from fedspm.base.tensors import Tensors
+from fedspm.nn.sgd import Batch
 
 
 class FedProx(FedAvg):

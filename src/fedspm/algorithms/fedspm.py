@@ -11,15 +11,17 @@ from typing import ClassVar
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedspm.core.algorithm import INPUT, Exchange, Task
-from fedspm.core.local import Batch, Client
-from fedspm.core.replies import Mean, Tensors
-from fedspm.core.serving import Servable
-from fedspm.core.settings import Settings
+from fedspm.base.tensors import Tensors
+from fedspm.federated.algorithm import INPUT, Exchange, Task
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Mean
+from fedspm.federated.serving import Servable
+from fedspm.federated.settings import Settings
 from fedspm.mixture import em, routing
-from fedspm.mixture.components import as_private, note, notebook
+from fedspm.mixture.e_step import as_private, note, notebook
 from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio
-from fedspm.mixture.newcomer import Newcomers
+from fedspm.mixture.onboarding import Newcomers
+from fedspm.nn.sgd import Batch
 
 
 class FedSPM(Newcomers, Servable):

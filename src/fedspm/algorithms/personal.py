@@ -4,7 +4,7 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedspm.algorithms.fedavg import FedAvg
-from fedspm.core.replies import Tensors
+from fedspm.base.tensors import Tensors
 from fedspm.mixture.model import log_likelihood
 
 PREFIX = "personal."

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from fedspm.terminal import console
+from fedspm.report.terminal import console
 
 Side = Callable[[], object]
 

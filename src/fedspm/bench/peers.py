@@ -22,14 +22,14 @@ from typing import IO, Any
 
 import torch
 
+from fedspm.base.errors import FedSPMError
+from fedspm.base.threads import cores
 from fedspm.bench.measure import alternated, machine, ratio
 from fedspm.bench.scale import divided
 from fedspm.bench.sides.job import Job, build, write
-from fedspm.core.process import cores
-from fedspm.data.cache import user_cache
-from fedspm.engines.quiet import FLOWER, RAY
-from fedspm.errors import FedSPMError
-from fedspm.terminal import console
+from fedspm.data.catalog.cache import user_cache
+from fedspm.engines.flower.environment import FLOWER, RAY
+from fedspm.report.terminal import console
 
 CLIENTS = 8
 PEERS = {"pfl": ("pfl[pytorch]==0.6.0",), "flower": ("flwr[simulation]==1.41.0",)}

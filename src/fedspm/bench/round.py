@@ -21,18 +21,18 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 from fedspm.algorithms import algorithm_named
+from fedspm.base.errors import FedSPMError
+from fedspm.base.threads import cores, keep_freed_memory
 from fedspm.bench.measure import alternated, machine, ratio
-from fedspm.config import Config, resolve
-from fedspm.core.algorithm import Algorithm
-from fedspm.core.process import cores, keep_freed_memory
-from fedspm.core.settings import Block
 from fedspm.data.federation import Federation
-from fedspm.encoders import Encoder
 from fedspm.engines.local import LocalEngine
-from fedspm.errors import FedSPMError
-from fedspm.runs import task_of
-from fedspm.terminal import console
-from fedspm.training import begin
+from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.settings import Block
+from fedspm.nn.encoder import Encoder
+from fedspm.report.terminal import console
+from fedspm.runs.config import Config, resolve
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin
 
 
 def bench_round(settings: Mapping[str, Any], repeats: int) -> dict[str, Any]:

@@ -11,12 +11,12 @@ import torch
 
 from fedspm.algorithms import algorithm_named
 from fedspm.bench.measure import alternated, machine, ratio
-from fedspm.config import resolve
 from fedspm.engines.local import LocalEngine
-from fedspm.evaluation import Model
-from fedspm.runs import task_of
-from fedspm.terminal import console
-from fedspm.training import begin
+from fedspm.federated.evaluation import Model
+from fedspm.report.terminal import console
+from fedspm.runs.config import resolve
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin
 
 SIZES = (1, 4, 16, 64, 256, 1024)
 ROWS = 2048  # about as many rows a measurement, however large the batches

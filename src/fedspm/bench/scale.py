@@ -16,15 +16,15 @@ import torch
 from rich.progress import track
 
 from fedspm.algorithms import algorithm_named
+from fedspm.base.errors import FedSPMError
 from fedspm.bench.measure import machine
-from fedspm.config import Config, resolve
+from fedspm.data.catalog.sources import load_data
 from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import Heterogeneity, impose
-from fedspm.data.sources import load_data
-from fedspm.errors import FedSPMError
-from fedspm.runs import task_of
-from fedspm.terminal import console
-from fedspm.training import begin, in_process, one_round
+from fedspm.report.terminal import console
+from fedspm.runs.config import Config, resolve
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin, in_process, one_round
 
 CLIENTS = (8, 32, 128, 512, 1000)
 ROWS_A_CLIENT = 70

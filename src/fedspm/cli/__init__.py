@@ -1,8 +1,19 @@
 """The command line: a file a group of commands, in the order `fedspm --help` lists them."""
 
+from fedspm.cli import (
+    bench,
+    clients,
+    compare,
+    data,
+    data_check,
+    experiment,
+    federation,
+    inspect,
+    serve,
+    settings,
+    train,
+)  # isort: skip
 from fedspm.cli.app import main
-
-from fedspm.cli import train, compare, experiment, look, serve, clients, federation, data, data_check, settings, bench  # isort: skip
 
 __all__ = [
     "bench",
@@ -12,7 +23,7 @@ __all__ = [
     "data_check",
     "experiment",
     "federation",
-    "look",
+    "inspect",
     "main",
     "serve",
     "settings",

@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 
-from fedspm.cli.speaking import INTERRUPTED
-from fedspm.errors import FedSPMError
-from fedspm.terminal import console, errors
+from fedspm.base.errors import FedSPMError
+from fedspm.cli.output import INTERRUPTED
+from fedspm.report.terminal import console, errors
 from fedspm.version import __version__
 
 app = typer.Typer(

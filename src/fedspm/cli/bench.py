@@ -5,11 +5,11 @@ from typing import Annotated, Any
 
 import typer
 
+from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
 from fedspm.cli.options import AsJson, Set, layers
-from fedspm.cli.speaking import say
-from fedspm.errors import FedSPMError
-from fedspm.terminal import console, plain_table
+from fedspm.cli.output import say
+from fedspm.report.terminal import console, plain_table
 
 WHAT = ("round", "scale", "peers", "route")
 

@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.text import Text
 
+from fedspm.base.files import as_file_name
 from fedspm.cli.app import app
 from fedspm.cli.options import AllowEncoder, RunFolder
-from fedspm.cli.speaking import allowing, as_typed, program, say
-from fedspm.files import as_file_name
-from fedspm.terminal import console, results_table
+from fedspm.cli.output import allowing, as_typed, program, say
+from fedspm.report.terminal import console, results_table
 
 if TYPE_CHECKING:
-    from fedspm.runs import Run
+    from fedspm.runs.folder import Run
 
 Out = Annotated[Path | None, typer.Option(help="Folder of the new run. (default: RUN-with-NAME or RUN-without-NAME)")]
 
@@ -32,8 +32,8 @@ def onboard(
     allow_encoder: AllowEncoder = None,
 ) -> None:
     """Take in a client without training anew: its head, mixing weights and tilt, with all that is shared fixed."""
-    from fedspm.onboarding import onboard
-    from fedspm.runs import Run
+    from fedspm.runs.folder import Run
+    from fedspm.training.membership import onboard
 
     folder = out or _beside(run, f"with-{name}")
     with console.status(Text(f"fitting {name}")):  # plain: a name may look like markup
@@ -55,8 +55,8 @@ def remove(
     allow_encoder: AllowEncoder = None,
 ) -> None:
     """Let a client go: its tilt, its head and its share of the prior; nothing else changes."""
-    from fedspm.onboarding import remove
-    from fedspm.runs import Run
+    from fedspm.runs.folder import Run
+    from fedspm.training.membership import remove
 
     folder = out or _beside(run, f"without-{name}")
     _show(remove(Run.open(run, allow_encoder or ()), name, folder, as_typed()))
@@ -69,7 +69,7 @@ def _beside(run: Path, what: str) -> Path:
 
 def _show(run: "Run") -> None:
     if run.has_rows:
-        from fedspm.report import write_report
+        from fedspm.report.html import write_report
 
         metrics = run.last_metrics()
         write_report(run, run.model(), run.federation())

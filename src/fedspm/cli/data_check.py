@@ -8,17 +8,17 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedspm.base.errors import FedSPMError
 from fedspm.cli.data import data
 from fedspm.cli.options import AsJson, Clients, DataSet, Set, layers
-from fedspm.cli.speaking import program, say
-from fedspm.errors import FedSPMError
-from fedspm.terminal import console, plain_table
+from fedspm.cli.output import program, say
+from fedspm.report.terminal import console, plain_table
 
 if TYPE_CHECKING:
-    from fedspm.config import Config
-    from fedspm.data.findings import Findings
+    from fedspm.data.check import Findings
+    from fedspm.runs.config import Config
 
-ALPHAS = "0.5,1,2"  # those of fedspm.plot, which takes long to import
+ALPHAS = "0.5,1,2"  # those of fedspm.report.data_plots, which takes long to import
 WIDEST = 30  # characters of a class name
 SHOWN_CLASSES = 30
 SHOWN_PROBLEMS = 20
@@ -31,9 +31,9 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Tell what a training would see, and what is wrong; the exit code is 1 if it could not be trained on."""
-    from fedspm.config import resolve
-    from fedspm.data.findings import inspect, inspect_draft
+    from fedspm.data.check import inspect, inspect_draft
     from fedspm.data.settings import OWN
+    from fedspm.runs.config import resolve
 
     settings = resolve(layers(None, {"data.name": path}, set_))
     with console.status("reading the data"):
@@ -65,8 +65,8 @@ def plot(
     set_: Set = None,
 ) -> None:
     """Draw the heterogeneity: one image under all shifts, labels and mixing weights of every client."""
-    from fedspm.config import resolve
-    from fedspm.plot import plot_data
+    from fedspm.report.data_plots import plot_data
+    from fedspm.runs.config import resolve
 
     settings = resolve(layers(None, {"data.name": data, "data.clients": clients, "seed": seed}, set_))
     for picture in plot_data(settings, _alphas(alpha_inter), _alphas(alpha_intra), out):
@@ -76,7 +76,7 @@ def plot(
 def _try(settings: "Config", findings: "Findings") -> None:
     """Would the method of these settings take it? It may need more rows, or other networks."""
     from fedspm.algorithms import algorithm_named
-    from fedspm.core.algorithm import Task
+    from fedspm.federated.algorithm import Task
 
     counts = tuple(client["train"] for client in findings.clients.values())
     task = Task(tuple(findings.shape), len(findings.classes), tuple(findings.clients), counts)

@@ -8,20 +8,20 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.cli.app import app
 from fedspm.cli.compare import grid
 from fedspm.cli.options import Jobs, Set
-from fedspm.cli.speaking import as_typed, say
-from fedspm.errors import DamagedFile, FedSPMError
-from fedspm.terminal import console, plain_table
+from fedspm.cli.output import as_typed, say
+from fedspm.report.terminal import console, plain_table
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from fedspm.experiments import Narrowed, Plan
+    from fedspm.experiments.grid import Cell
     from fedspm.experiments.records import Records
     from fedspm.experiments.results import Reached
-    from fedspm.grid import Cell
 
 SHIFTS = "shifts"  # pictures only
 RESULTS = Path("results")
@@ -39,9 +39,9 @@ def experiment(
     set_: Set = None,
 ) -> None:
     """Re-run a table or a figure of the paper; what is done is not trained again."""
-    from fedspm.comparison import numbers
+    from fedspm.base.layers import parse_assignments
     from fedspm.experiments import EXPERIMENTS, Narrowed, load_plan
-    from fedspm.nested import parse_assignments
+    from fedspm.experiments.comparison import numbers
 
     if name == "list":
         _list(out)
@@ -112,10 +112,10 @@ def _wanted(
 
 
 def _run(plan: "Plan", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
-    from fedspm.comparison import slowest_first
+    from fedspm.experiments.comparison import slowest_first
     from fedspm.experiments.coverage import missing, named_seeds, reductions
     from fedspm.experiments.results import write_results
-    from fedspm.tables import PLAIN, REACHED, accuracy_rows
+    from fedspm.experiments.tables import PLAIN, REACHED, accuracy_rows
 
     cells, todo, records = _wanted(plan, wanted, out, say)
     say(f"{plan.name}: {plan.title}; {len(cells) - len(todo)} of {len(cells)} trainings are known")
@@ -141,7 +141,7 @@ def _run(plan: "Plan", wanted: "Narrowed", out: Path, jobs: int | None) -> None:
 
 def _require_folder(folder: Path) -> None:
     """Better now than after the first training."""
-    from fedspm.files import explained
+    from fedspm.base.files import explained
 
     with explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -151,10 +151,10 @@ def _require_folder(folder: Path) -> None:
 
 def _draw_shifts(wanted: "Narrowed", folder: Path) -> None:
     """The three pictures of the constructed heterogeneity; nothing is trained."""
-    from fedspm.config import resolve
-    from fedspm.files import write_atomically
-    from fedspm.nested import merged
-    from fedspm.plot import ALPHAS, plot_data
+    from fedspm.base.files import write_atomically
+    from fedspm.base.layers import merged
+    from fedspm.report.data_plots import ALPHAS, plot_data
+    from fedspm.runs.config import resolve
 
     config = resolve(merged({"data": {"name": "fashion-mnist"}}, wanted.settings))
     written = plot_data(config, ALPHAS, ALPHAS, folder)

@@ -7,11 +7,11 @@ from typing import Annotated
 
 import typer
 
+from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
 from fedspm.cli.options import AllowEncoder, Set, layers
-from fedspm.cli.speaking import counted, say, show_results
-from fedspm.errors import FedSPMError
-from fedspm.terminal import console
+from fedspm.cli.output import counted, say, show_results
+from fedspm.report.terminal import console
 
 federation = typer.Typer(no_args_is_help=True, help="Train across machines on Flower: docs/deploy.md.")
 app.add_typer(federation, name="federation")
@@ -38,8 +38,8 @@ def demo(
     set_: Set = None,
 ) -> None:
     """Server and sites as separate processes on this machine, with TLS and keys; a training; everything stopped."""
-    from fedspm.config import resolve
     from fedspm.deploy.demo import demo as run_demo
+    from fedspm.runs.config import resolve
 
     options = {"data.clients": sites, "rounds": rounds, "eval_every": 1}
     config = resolve(layers(None, options, set_))
@@ -99,8 +99,8 @@ def site(
     port: Annotated[int | None, typer.Option(help="A free port on this machine. (default: any)")] = None,
 ) -> None:
     """A site: take part, until stopped. Rows and private state stay here."""
-    from fedspm.engines.quiet import FLOWER, be_quiet
-    from fedspm.ports import free_port
+    from fedspm.base.ports import free_port
+    from fedspm.engines.flower.environment import FLOWER, be_quiet
 
     be_quiet(FLOWER)  # before Flower is imported
     from fedspm.deploy.node import run_node
@@ -120,9 +120,9 @@ def train(
     set_: Set = None,
 ) -> None:
     """The operator: train with the sites that are connected."""
-    from fedspm.config import resolve
-    from fedspm.files import write_atomically
-    from fedspm.runs import refuse_existing
+    from fedspm.base.files import write_atomically
+    from fedspm.runs.config import resolve
+    from fedspm.runs.folder import refuse_existing
 
     settings = resolve(layers(config, {"engine": "flower"}, set_))
     refuse_existing(out)
@@ -139,7 +139,7 @@ def resume(
     allow_encoder: AllowEncoder = None,
 ) -> None:
     """The operator: go on after the last complete round, on the same SuperLink or on a new one."""
-    from fedspm.runs import Run
+    from fedspm.runs.folder import Run
 
     if not (run / "config.toml").exists():
         raise FedSPMError(f"{run} is not a run: it has no config.toml")
@@ -157,7 +157,7 @@ def _go(run: Path, superlink: str, root_certificates: Path | None) -> None:
 
 
 def _show(run: Path) -> None:
-    from fedspm.runs import Run
+    from fedspm.runs.folder import Run
 
     metrics = Run.open(run).last_metrics()
     show_results(metrics, f"\nafter {counted(metrics['round'], 'round')}, counted at the sites")

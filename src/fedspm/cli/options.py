@@ -46,8 +46,8 @@ Set = Annotated[
 
 def layers(config: Path | None, options: dict[str, Any], assignments: list[str] | None) -> dict[str, Any]:
     """A configuration file, over it the options, over them `--set`."""
-    from fedspm.config import load_config
-    from fedspm.nested import dotted, merged, parse_assignments
+    from fedspm.base.layers import dotted, merged, parse_assignments
+    from fedspm.runs.config import load_config
 
     given = dotted({key: value for key, value in options.items() if value is not None})
     return merged(load_config(config) if config else {}, given, parse_assignments(assignments or []))

@@ -8,11 +8,11 @@ from typing import Annotated
 
 import typer
 
+from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
 from fedspm.cli.options import AllowEncoder, RunFolder
-from fedspm.cli.speaking import program, say
-from fedspm.errors import FedSPMError
-from fedspm.terminal import console
+from fedspm.cli.output import program, say
+from fedspm.report.terminal import console
 
 FalseAlarms = Annotated[float, typer.Option(help="Share of known rows that may be called novel.")]
 
@@ -30,7 +30,7 @@ def export(
     """Write what a router and the node of each client need, in a folder each."""
     if site is not None:
         return _export_site(str(run), site, out)
-    from fedspm.runs import Run
+    from fedspm.runs.folder import Run
     from fedspm.serve.export import export
 
     opened = Run.open(run, allow_encoder or ())
@@ -49,8 +49,8 @@ def export(
 
 
 def _export_site(run: str, site: Path, out: Path) -> None:
-    from fedspm.engines.site import SiteConfig
-    from fedspm.engines.store import Store
+    from fedspm.engines.flower.site import SiteConfig
+    from fedspm.engines.flower.site_store import Store
     from fedspm.serve.export import AtSite, export_site
 
     config = SiteConfig.read(site)
@@ -108,7 +108,7 @@ def node(
 ) -> None:
     """Answer for one client. Only the router talks to a node."""
     with _extra():
-        from fedspm.serve.guard import Listen, read_secret
+        from fedspm.serve.http.guard import Listen, read_secret
         from fedspm.serve.node import node_app
         from fedspm.serve.processes import log_to_stderr, serve
     listen = Listen(host, port, tls_cert, tls_key, tuple(allow_host or ())).checked(secret is not None, "--secret")
@@ -143,7 +143,7 @@ def router(
     """Route queries to the clients' nodes; the page is at /."""
     with _extra():
         from fedspm.serve.app import router_app
-        from fedspm.serve.guard import Limits, Listen, read_secret, read_table
+        from fedspm.serve.http.guard import Limits, Listen, read_secret, read_table
         from fedspm.serve.processes import log_to_stderr, serve
         from fedspm.serve.router import Router
     names = tuple(allow_host or ()), tuple(allow_origin or ())
@@ -179,10 +179,10 @@ def everything(
     """Router and all nodes on this machine, from a run folder; the page is at http://127.0.0.1:8000/."""
     with _extra():
         from fedspm.serve.app import router_app
-        from fedspm.serve.guard import Limits, Listen, read_table
+        from fedspm.serve.http.guard import Limits, Listen, read_table
         from fedspm.serve.processes import log_to_stderr, nodes_of, serve
         from fedspm.serve.router import Router
-    from fedspm.runs import Run
+    from fedspm.runs.folder import Run
     from fedspm.serve.export import export, is_current
 
     listen = Listen(port=port, hosts=tuple(allow_host or ()), origins=tuple(allow_origin or ()))

@@ -8,11 +8,11 @@ import typer
 from rich.padding import Padding
 from rich.text import Text
 
+from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
 from fedspm.cli.options import AsJson
-from fedspm.cli.speaking import say
-from fedspm.errors import FedSPMError
-from fedspm.terminal import console
+from fedspm.cli.output import say
+from fedspm.report.terminal import console
 
 
 @app.command()
@@ -23,7 +23,7 @@ def settings(
     as_json: AsJson = False,
 ) -> None:
     """List what a configuration file and --set may say: key, default, values, meaning."""
-    from fedspm.reference import settings
+    from fedspm.runs.settings_reference import settings
 
     found = [each for each in settings() if all(word.lower() in str(each).lower() for word in words or [])]
     if not found:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
 from fedspm.cli.options import (
     AllowEncoder,
@@ -25,15 +26,14 @@ from fedspm.cli.options import (
     Set,
     layers,
 )
-from fedspm.cli.speaking import INTERRUPTED, allowing, as_typed, counted, program, say, show_results
-from fedspm.errors import FedSPMError
-from fedspm.terminal import console, watching
+from fedspm.cli.output import INTERRUPTED, allowing, as_typed, counted, program, say, show_results
+from fedspm.report.terminal import console, watching
 
 if TYPE_CHECKING:
-    from fedspm.checkpoints import Checkpoint
-    from fedspm.config import Config
     from fedspm.data.federation import Federation
-    from fedspm.runs import Run
+    from fedspm.runs.checkpoints import Checkpoint
+    from fedspm.runs.config import Config
+    from fedspm.runs.folder import Run
 
 SHOWN_WARNINGS = 5
 
@@ -79,10 +79,10 @@ def train(
     set_: Set = None,
 ) -> None:
     """Train, evaluate and write a run folder with a report."""
-    from fedspm.config import resolve
     from fedspm.data.settings import OWN
     from fedspm.engines.local import choose_device
-    from fedspm.runs import Run
+    from fedspm.runs.config import resolve
+    from fedspm.runs.folder import Run
 
     options = {
         "data.name": data,
@@ -126,7 +126,7 @@ def resume(
     allow_encoder: AllowEncoder = None,
 ) -> None:
     """Go on with a run that was stopped, killed or meant to end here; the result is the same as without the stop."""
-    from fedspm.runs import Run
+    from fedspm.runs.folder import Run
 
     opened = Run.open(run, allow_encoder or ())
     if opened.across_sites:
@@ -147,7 +147,7 @@ def resume(
 
 def _warn(federation: "Federation", settings: "Config") -> None:
     """What `fedspm data check` would have said."""
-    from fedspm.data.findings import inspect
+    from fedspm.data.check import inspect
 
     with console.status("looking at the data"):
         found = inspect(federation, "your own data", settings.min_count).warnings
@@ -170,8 +170,8 @@ def _describe(run: "Run") -> None:
 
 
 def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None" = None) -> None:
-    from fedspm.report import write_report
-    from fedspm.training import train
+    from fedspm.report.html import write_report
+    from fedspm.training.loop import train
 
     config = run.config
     done = checkpoint.round if checkpoint else 0

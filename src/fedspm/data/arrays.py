@@ -7,7 +7,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
 
 PIECE = 1 << 20  # values looked at together
 STEPS = 100  # of 32-bit numbers that a standard deviation should have: two digits

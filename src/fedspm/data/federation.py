@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedspm.base.errors import FedSPMError
+from fedspm.base.randomness import torch_generator
 from fedspm.data.arrays import as_classes, as_input, as_rows, named_columns, places, require_finite, too_coarse
-from fedspm.errors import FedSPMError
-from fedspm.randomness import torch_generator
 
 Arrays = tuple[Any, Any]  # (x, y): NumPy arrays, tensors or nested lists
 
@@ -132,8 +132,8 @@ class Federation:
         `test_fraction` of every client's rows are held out where the data brings no test rows of its own; images are
         scaled to `size` × `size` pixels (8 to 512). docs/own-data.md shows every form.
         """
-        from fedspm.data.draft import Reading, checked_size
-        from fedspm.data.own import read_own
+        from fedspm.data.readers.detect import read_own
+        from fedspm.data.readers.draft import Reading, checked_size
 
         return read_own(_path(path, "from_folder"), Reading(size=checked_size(size))).federation(test_fraction, seed)
 
@@ -155,8 +155,8 @@ class Federation:
 
         Columns are found by their usual names where none is given; what has no other role is a feature.
         """
-        from fedspm.data.draft import Reading, checked_size
-        from fedspm.data.own import read_own
+        from fedspm.data.readers.detect import read_own
+        from fedspm.data.readers.draft import Reading, checked_size
 
         how = Reading(client_column, label_column, image_column, split_column, tuple(ignore), checked_size(size))
         return read_own(_path(path, "from_table"), how).federation(test_fraction, seed)
@@ -178,8 +178,8 @@ class Federation:
         """Data sets in memory: a Hugging Face `Dataset` with a client column, a dict of one a client, or a partitioner
         of Flower Datasets. `{"train": …, "test": …}` may stand for any data set. The rest is as in `from_table`.
         """
-        from fedspm.data.datasets import read_datasets
-        from fedspm.data.draft import Reading, checked_size
+        from fedspm.data.readers.datasets import read_datasets
+        from fedspm.data.readers.draft import Reading, checked_size
 
         how = Reading(client_column, label_column, image_column, split_column, tuple(ignore), checked_size(size))
         return read_datasets(datasets, how).federation(test_fraction, seed)

@@ -6,11 +6,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedspm.data.cache import rows_of
+from fedspm.base.randomness import numpy_generator
+from fedspm.data.catalog.cache import rows_of
 from fedspm.data.federation import Federation, Part, Truth
 from fedspm.data.partition import draw_mixing, partition_by_class
 from fedspm.data.shifts import client_offset, shift_component
-from fedspm.randomness import numpy_generator
 
 SHOWN = 16  # clients in the picture of one image under all shifts
 

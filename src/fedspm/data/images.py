@@ -14,7 +14,7 @@ import torch
 from PIL import Image, ImageOps, UnidentifiedImageError
 from torch import Tensor
 
-from fedspm.errors import DamagedFile, FedSPMError
+from fedspm.base.errors import DamagedFile, FedSPMError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # tried in this order; Pillow knows many more
 SERVED = FORMATS[:-1]  # of strangers: Pillow reads PPM as text number by number, 16 MB of it for many seconds

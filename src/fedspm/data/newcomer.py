@@ -5,11 +5,11 @@ from pathlib import Path
 
 import numpy as np
 
+from fedspm.base.errors import FedSPMError
 from fedspm.data.arrays import places
-from fedspm.data.draft import Draft, Reading, Rows
 from fedspm.data.federation import Part, encoded, split
-from fedspm.data.own import read_own
-from fedspm.errors import FedSPMError
+from fedspm.data.readers.detect import read_own
+from fedspm.data.readers.draft import Draft, Reading, Rows
 
 
 @dataclass(frozen=True)

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from fedspm.errors import FedSPMError
-from fedspm.randomness import numpy_generator
+from fedspm.base.errors import FedSPMError
+from fedspm.base.randomness import numpy_generator
 
 MIN_ROWS = 10  # a client with fewer would have no test rows to speak of
 ATTEMPTS = 200

@@ -6,10 +6,10 @@ from typing import Annotated, Literal
 
 from pydantic import Field, field_validator
 
-from fedspm.data.draft import SIDES, Draft, Reading
-from fedspm.data.own import read_own
-from fedspm.errors import FedSPMError
-from fedspm.strict import Names, Strict
+from fedspm.base.errors import FedSPMError
+from fedspm.base.schema import Names, Strict
+from fedspm.data.readers.detect import read_own
+from fedspm.data.readers.draft import SIDES, Draft, Reading
 
 OWN = "own"  # data.name of somebody's own data, which lies at data.path
 IN_MEMORY = "arrays"  # data.name of a model that was fitted on arrays

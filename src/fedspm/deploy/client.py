@@ -7,8 +7,8 @@ from pathlib import Path
 
 from flwr.app import Context
 
-from fedspm.engines.flower import client_app
-from fedspm.engines.site import Site, SiteConfig
+from fedspm.engines.flower.server import client_app
+from fedspm.engines.flower.site import Site, SiteConfig
 
 
 def _site(context: Context) -> Site:

@@ -8,15 +8,15 @@ from pathlib import Path
 import tomli_w
 
 from fedspm.algorithms import algorithm_named
-from fedspm.config import Config, resolve
+from fedspm.base.files import private_folder, write_atomically
+from fedspm.base.ports import free_port
 from fedspm.data.federation import Federation
 from fedspm.deploy.keys import make_certificates, make_key
 from fedspm.deploy.launch import follow, launch
 from fedspm.deploy.processes import CONNECTION, Processes, connect, flwr, wait_for_server
-from fedspm.engines.loopback import site_configs
-from fedspm.files import private_folder, write_atomically
-from fedspm.ports import free_port
-from fedspm.runs import refuse_existing, task_of
+from fedspm.engines.flower.loopback import site_configs
+from fedspm.runs.config import Config, resolve
+from fedspm.runs.folder import refuse_existing, task_of
 
 
 class Loopback:

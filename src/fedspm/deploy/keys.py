@@ -10,8 +10,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-from fedspm.errors import FedSPMError
-from fedspm.files import private_folder, write_atomically
+from fedspm.base.errors import FedSPMError
+from fedspm.base.files import private_folder, write_atomically
 
 YEARS = 2
 ITSELF = ("localhost", "127.0.0.1")  # by which the SuperLink's own processes reach it

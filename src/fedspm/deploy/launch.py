@@ -8,10 +8,10 @@ from shlex import quote
 
 import tomli_w
 
+from fedspm.base.errors import FedSPMError
+from fedspm.base.files import read_json, write_atomically
 from fedspm.deploy.processes import CONNECTION, connect, flwr
-from fedspm.errors import FedSPMError
-from fedspm.files import read_json, write_atomically
-from fedspm.runs import Run
+from fedspm.runs.folder import Run
 
 LOG = "server.log"  # what the ServerApp says: deploy/server.py
 APP = {

@@ -23,9 +23,14 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
-from fedspm.core.process import keep_freed_memory
-from fedspm.deploy.brisk import Patience, forget_messages_of_ended_runs, look_for_messages_soon, look_for_parts_soon
-from fedspm.engines.site import Site, SiteConfig
+from fedspm.base.threads import keep_freed_memory
+from fedspm.deploy.polling_patch import (
+    Patience,
+    forget_messages_of_ended_runs,
+    look_for_messages_soon,
+    look_for_parts_soon,
+)
+from fedspm.engines.flower.site import Site, SiteConfig
 
 
 def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | None, port: int) -> None:

@@ -13,9 +13,9 @@ from types import TracebackType
 
 import tomli_w
 
-from fedspm.engines.quiet import FLOWER
-from fedspm.errors import FedSPMError
-from fedspm.files import write_atomically
+from fedspm.base.errors import FedSPMError
+from fedspm.base.files import write_atomically
+from fedspm.engines.flower.environment import FLOWER
 
 CONNECTION = "fedspm"
 

@@ -12,11 +12,12 @@ from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedspm.algorithms import algorithm_named
-from fedspm.config import Config
-from fedspm.deploy.brisk import look_for_parts_soon
+from fedspm.base.errors import FedSPMError
+from fedspm.base.files import write_atomically
 from fedspm.deploy.launch import LOG, outcome_of
-from fedspm.engines.flower import FlowerEngine
-from fedspm.engines.introductions import (
+from fedspm.deploy.polling_patch import look_for_parts_soon
+from fedspm.engines.flower.server import FlowerEngine
+from fedspm.engines.flower.transport import (
     Introduction,
     Post,
     Waiting,
@@ -26,11 +27,10 @@ from fedspm.engines.introductions import (
     introduce,
     require_rows,
 )
-from fedspm.errors import FedSPMError
-from fedspm.files import write_atomically
-from fedspm.manifest import site_manifest
-from fedspm.runs import Run
-from fedspm.training import train_on
+from fedspm.runs.config import Config
+from fedspm.runs.folder import Run
+from fedspm.runs.manifest import site_manifest
+from fedspm.training.loop import train_on
 
 POLL = 0.1  # seconds between looks for answers
 ENDING = 60.0  # seconds in which the server of an earlier attempt, whose SuperLink was killed, has surely ended

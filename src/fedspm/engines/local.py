@@ -14,17 +14,18 @@ from typing import TypeVar
 import torch
 from torch import Tensor
 
-from fedspm.core.algorithm import Algorithm, Answer, Step
-from fedspm.core.declared import require_declared_reply, require_step
-from fedspm.core.leaving import Departure, arrived
-from fedspm.core.local import Client, Solver, minimise
-from fedspm.core.process import cores, keep_freed_memory, one_core_threads
-from fedspm.core.releases import Releases
-from fedspm.core.replies import Tensors, moved
-from fedspm.core.together import together
-from fedspm.core.traffic import Traffic
+from fedspm.base.errors import FedSPMError, Refused, TrainingFailed
+from fedspm.base.tensors import Tensors, moved
+from fedspm.base.threads import cores, keep_freed_memory, one_core_threads
 from fedspm.data.federation import Federation
-from fedspm.errors import FedSPMError, Refused, TrainingFailed
+from fedspm.federated.algorithm import Algorithm, Answer, Step
+from fedspm.federated.client import Client
+from fedspm.federated.gate import require_declared_reply, require_step
+from fedspm.federated.releases import Releases
+from fedspm.federated.traffic import Traffic
+from fedspm.federated.transforms import Departure, arrived
+from fedspm.nn.sgd import Solver, minimise
+from fedspm.nn.vmap_solver import together
 
 In = TypeVar("In")
 Out = TypeVar("Out")

@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable, Sequence
 
-from fedspm.alike import changed
-from fedspm.config import recorded, resolve
 from fedspm.experiments.plan import Key, Plan
 from fedspm.experiments.records import Records
+from fedspm.runs.compatibility import changed
+from fedspm.runs.config import recorded, resolve
 
 NAMED = 6  # trainings whose names stand in a mark
 

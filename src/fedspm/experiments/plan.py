@@ -8,14 +8,14 @@ from typing import Any, Literal
 
 from pydantic import Field, model_validator
 
-from fedspm.comparison import named_rows, row_settings
-from fedspm.config import load_config, resolve
-from fedspm.errors import FedSPMError
-from fedspm.grid import Cell
-from fedspm.nested import merged
-from fedspm.strict import Strict
+from fedspm.base.errors import FedSPMError
+from fedspm.base.layers import merged
+from fedspm.base.schema import Strict
+from fedspm.experiments.comparison import named_rows, row_settings
+from fedspm.experiments.grid import Cell
+from fedspm.runs.config import load_config, resolve
 
-FOLDER = Path(__file__).parent
+FOLDER = Path(__file__).parent / "specs"
 EXPERIMENTS = ("table1", "table2", "momentum", "components", "isic", "ablation")  # in the order of the paper, ours last
 Rows = list[str] | dict[str, dict[str, Any]]
 Key = tuple[str, str, int]  # panel, row, seed

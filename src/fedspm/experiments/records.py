@@ -8,15 +8,15 @@ from typing import Any
 from filelock import FileLock
 from pydantic import BaseModel, Field, ValidationError
 
-from fedspm.alike import differences, prolongs
-from fedspm.comparison import record, record_lines
-from fedspm.config import Config, recorded
-from fedspm.errors import DamagedFile, FedSPMError
+from fedspm.base.errors import DamagedFile, FedSPMError
+from fedspm.base.files import write_atomically
+from fedspm.base.schema import problem
+from fedspm.experiments.comparison import record, record_lines
+from fedspm.experiments.grid import Cell
 from fedspm.experiments.plan import Key, Plan
-from fedspm.files import write_atomically
-from fedspm.grid import Cell
-from fedspm.runs import Run
-from fedspm.strict import problem
+from fedspm.runs.compatibility import differences, prolongs
+from fedspm.runs.config import Config, recorded
+from fedspm.runs.folder import Run
 
 
 class Metrics(BaseModel, strict=True):

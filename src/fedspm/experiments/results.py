@@ -12,15 +12,25 @@ from pathlib import Path
 
 from matplotlib.figure import Figure
 
-from fedspm.comparison import ACCURACIES, CONFIDENCE, Method, Record, method_rows
-from fedspm.config import recorded, resolve
+from fedspm.base.files import write_atomically
+from fedspm.experiments.comparison import ACCURACIES, CONFIDENCE, Method, Record, method_rows
 from fedspm.experiments.coverage import missing, named_seeds, reductions
 from fedspm.experiments.plan import Panel, Plan
 from fedspm.experiments.records import Records
-from fedspm.files import write_atomically
+from fedspm.experiments.tables import (
+    LATEX,
+    LETTERS,
+    MARKDOWN,
+    REACHED,
+    Style,
+    difference_rows,
+    figures,
+    made_with,
+    markdown_table,
+)
 from fedspm.likelihood.diagnostics import Bridge, bridge_errors, shown_bridge, solved_lines
-from fedspm.pictures import Curves, convergence, note_above, over_values, panel_curves, rendered
-from fedspm.tables import LATEX, LETTERS, MARKDOWN, REACHED, Style, difference_rows, figures, made_with, markdown_table
+from fedspm.report.figures import Curves, convergence, note_above, over_values, panel_curves, rendered
+from fedspm.runs.config import recorded, resolve
 
 Reached = dict[str, list[Method]]  # by panel
 

@@ -13,21 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedspm.core.algorithm import INPUT
-from fedspm.core.local import chunks
-from fedspm.core.replies import Tensors
-from fedspm.core.semiparametric import require_semiparametric
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
+from fedspm.base.tensors import Tensors
+from fedspm.federated.algorithm import INPUT
 from fedspm.likelihood.multipliers import Infeasible, NotConverged
-from fedspm.likelihood.profile import (
-    Array,
-    ExactObjective,
-    exact_q2,
-    gauge_shift,
-    log_posterior,
-    surrogate_q2,
-)
+from fedspm.likelihood.profile import Array, ExactObjective, exact_q2, gauge_shift, log_posterior, surrogate_q2
 from fedspm.mixture.model import TILT, log_ratio
+from fedspm.mixture.semiparametric import require_semiparametric
+from fedspm.nn.sgd import chunks
 
 LEAST = 1.0  # a component with less than one row has no distribution to diagnose
 VANISHED = 1e-18  # ‖∇f̃‖² below which a round does not count for Γ₂: the paper's 1e-9, for sums over some 30,000 rows

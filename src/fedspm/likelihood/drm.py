@@ -18,7 +18,7 @@ import numpy as np
 from scipy.special import logsumexp
 from scipy.stats import chi2, norm
 
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
 from fedspm.likelihood.dual import log_shares, maximised
 from fedspm.likelihood.influence import Influence
 from fedspm.likelihood.numbers import as_numbers

@@ -7,7 +7,7 @@ nearly one, and what counts is the rest: it is summed from the other shares, nev
 import numpy as np
 from scipy.special import logsumexp
 
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
 from fedspm.likelihood.separation import POSITIVE, separating
 
 Array = np.ndarray

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
 from fedspm.likelihood.drm import DensityRatioFit, fit_drm
 
 Array = np.ndarray

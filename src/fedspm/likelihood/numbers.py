@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
 
 
 def as_numbers(what: str, given: Any) -> np.ndarray:

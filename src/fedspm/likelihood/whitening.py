@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
 
 Array = np.ndarray
 DEPENDENT = 1e-13  # a column of which less is left when the others are taken away counts as their combination

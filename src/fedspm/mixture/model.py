@@ -9,8 +9,8 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
-from fedspm.core.replies import Tensors
-from fedspm.randomness import torch_generator
+from fedspm.base.randomness import torch_generator
+from fedspm.base.tensors import Tensors
 
 HEAD = ("head.weight", "head.bias")
 TILT = ("tilt.xi", "tilt.gamma")

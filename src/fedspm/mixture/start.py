@@ -8,13 +8,15 @@ import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
-from fedspm.core.algorithm import Algorithm, Exchange, Task
-from fedspm.core.local import Client, chunks
-from fedspm.core.replies import Mean, Rows, Tensors
-from fedspm.core.requests import Asked
-from fedspm.core.settings import Settings
-from fedspm.errors import FedSPMError
-from fedspm.mixture import initialise
+from fedspm.base.errors import FedSPMError
+from fedspm.base.tensors import Tensors
+from fedspm.federated.algorithm import Algorithm, Exchange, Task
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Mean, Rows
+from fedspm.federated.settings import Settings
+from fedspm.federated.steps import Asked
+from fedspm.mixture import kmeans_init
+from fedspm.nn.sgd import chunks
 
 
 class ComponentStart(Algorithm):
@@ -46,7 +48,7 @@ class ComponentStart(Algorithm):
         if self.settings.em.start == "random":
             return known
         if self.settings.components > 1:
-            tries = initialise.AXES * initialise.GLANCES + initialise.ITERATIONS * (self.settings.components - 1)
+            tries = kmeans_init.AXES * kmeans_init.GLANCES + kmeans_init.ITERATIONS * (self.settings.components - 1)
             known |= {"moments": Asked("start"), "cluster": Asked("start", tries)}
         return known | {"settle": Asked("start")}
 
@@ -69,19 +71,19 @@ class ComponentStart(Algorithm):
         best = torch.zeros(1, len(scatter), dtype=scatter.dtype)
 
         def clustered(clusters: int, axis: int, iterations: int) -> tuple[Tensor, float]:
-            centres = initialise.first_centres(scatter, clusters, axis)
+            centres = kmeans_init.first_centres(scatter, clusters, axis)
             for _ in range(iterations):
                 sums = exchange(self.cluster, shared, centres=centres).totals()
-                centres = initialise.moved(centres, sums["count"], sums["sum"])
+                centres = kmeans_init.moved(centres, sums["count"], sums["sum"])
             if sums["count"].sum() <= sum(self.task.counts) / 2:  # most rows are in clusters too small to be shown
                 return centres, -math.inf
-            return centres, initialise.separation(sums["count"], sums["sum"], sums["square"])
+            return centres, kmeans_init.separation(sums["count"], sums["sum"], sums["square"])
 
-        axes = range(min(initialise.AXES, len(scatter)))
-        axis = max(axes, key=lambda candidate: clustered(2, candidate, initialise.GLANCES)[1])
+        axes = range(min(kmeans_init.AXES, len(scatter)))
+        axis = max(axes, key=lambda candidate: clustered(2, candidate, kmeans_init.GLANCES)[1])
         highest = -math.inf
         for clusters in range(2, self.settings.components + 1):
-            centres, separation = clustered(clusters, axis, initialise.ITERATIONS)
+            centres, separation = clustered(clusters, axis, kmeans_init.ITERATIONS)
             if separation > highest:
                 best, highest = centres, separation
         return best
@@ -89,7 +91,7 @@ class ComponentStart(Algorithm):
     def moments(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Count and products of the coarse features around the client's own mean."""
         mean = self.standardise(shared, client.x.mean(0, keepdim=True))
-        features = torch.cat([initialise.described(self.standardise(shared, x), mean).cpu() for x in chunks(client.x)])
+        features = torch.cat([kmeans_init.described(self.standardise(shared, x), mean).cpu() for x in chunks(client.x)])
         features -= features.mean(0)
         shown = (features if client.n >= self.settings.min_count else features[:0]).double()
         count = torch.tensor(float(len(shown)), dtype=torch.float64)
@@ -98,8 +100,8 @@ class ComponentStart(Algorithm):
     def cluster(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Mean, Tensors]:
         """Counts, sums and sum of squares of the clusters around the client's own offset."""
         features = client.private["coarse"]
-        label, offset = initialise.place(features, centres.cpu())
-        sums = initialise.cluster_sums(features - offset, label, len(centres), self.settings.min_count)
+        label, offset = kmeans_init.place(features, centres.cpu())
+        sums = kmeans_init.cluster_sums(features - offset, label, len(centres), self.settings.min_count)
         return Mean(1, **dict(zip(("count", "sum", "square"), sums, strict=True))), client.private
 
     def settle(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Rows, Tensors]:
@@ -108,8 +110,8 @@ class ComponentStart(Algorithm):
         coarse = private.pop("coarse", None)
         label = torch.zeros(client.n, dtype=torch.long)
         if coarse is not None:
-            label, _ = initialise.place(coarse, centres.cpu())
-        responsibilities = initialise.softened(label, self.settings.components).to(client.x.device)
+            label, _ = kmeans_init.place(coarse, centres.cpu())
+        responsibilities = kmeans_init.softened(label, self.settings.components).to(client.x.device)
         mixing = responsibilities.mean(0)
         return self.report_tau(client, responsibilities), private | {
             "responsibilities": responsibilities,

@@ -13,8 +13,8 @@ from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from fedspm.serve.bundle import TENSORS
-from fedspm.serve.errors import speaking
-from fedspm.serve.guard import HEADERS, Declined
+from fedspm.serve.http.errors import speaking
+from fedspm.serve.http.guard import HEADERS, Declined
 from fedspm.serve.router import How, Router
 from fedspm.version import __version__
 

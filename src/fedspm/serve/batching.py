@@ -6,7 +6,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from typing import Generic, TypeVar
 
-from fedspm.core.process import one_core_threads
+from fedspm.base.threads import one_core_threads
 
 Question = TypeVar("Question")
 Answer = TypeVar("Answer")

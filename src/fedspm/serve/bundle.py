@@ -26,16 +26,16 @@ from safetensors.torch import load
 from torch import Tensor
 
 from fedspm.algorithms import algorithm_named
-from fedspm.core.algorithm import Task
-from fedspm.core.replies import Tensors, plain
-from fedspm.core.serving import Servable
-from fedspm.core.settings import Settings
+from fedspm.base.errors import DamagedFile, FedSPMError
+from fedspm.base.files import read_json, sha256
+from fedspm.base.plugins import require_allowed
+from fedspm.base.schema import Strict, problem
+from fedspm.base.tensors import Tensors, plain
 from fedspm.data.arrays import as_input
-from fedspm.errors import DamagedFile, FedSPMError
-from fedspm.files import read_json, sha256
-from fedspm.plugins import require_allowed
+from fedspm.federated.algorithm import Task
+from fedspm.federated.serving import Servable
+from fedspm.federated.settings import Settings
 from fedspm.serve.novelty import Novelty
-from fedspm.strict import Strict, problem
 
 FORMAT = 2  # since bundles hold the names of columns
 TENSORS = "application/x-safetensors"  # content type of packed tensors

@@ -10,8 +10,8 @@ import torch
 from safetensors.torch import save
 from torch import Tensor
 
+from fedspm.base.errors import FedSPMError
 from fedspm.data.arrays import in_order, named_columns
-from fedspm.errors import FedSPMError
 
 AT_ONCE, BYTES = 256, 8 * 2**20  # rows of a request and their bytes: a router takes twice that
 FILES = 16  # image files of a request: their pixels count together, before they are scaled down
@@ -26,7 +26,7 @@ class Connection:
         try:
             import httpx
 
-            from fedspm.serve.guard import require_plain, trusted
+            from fedspm.serve.http.guard import require_plain, trusted
         except ImportError as error:
             raise FedSPMError(f"the client needs {error.name}; pip install 'fedspm[serve]'") from error
         headers = {"authorization": f"Bearer {require_plain(token, 'the token')}"} if token else {}

@@ -17,11 +17,11 @@ from jaxtyping import Bool, Float, Int
 from pydantic import ValidationError
 from torch import Tensor
 
-from fedspm.core.replies import Tensors
-from fedspm.errors import FedSPMError
+from fedspm.base.errors import FedSPMError
+from fedspm.base.tensors import Tensors
 from fedspm.serve.batching import Batcher
 from fedspm.serve.bundle import TENSORS, Sight, packed_rows, unpack
-from fedspm.serve.guard import Declined
+from fedspm.serve.http.guard import Declined
 from fedspm.serve.node import AT_ONCE, VERSION, Health
 from fedspm.serve.transport import NodeFailed, Transport
 

@@ -9,28 +9,19 @@ import torch
 from torch import Tensor
 
 from fedspm.algorithms import algorithm_named
-from fedspm.core.algorithm import Algorithm, Task
-from fedspm.core.local import chunks
-from fedspm.core.replies import Tensors
-from fedspm.core.serving import Servable
-from fedspm.core.settings import Settings
+from fedspm.base.errors import FedSPMError
+from fedspm.base.files import file_names, folder_atomically, sha256
+from fedspm.base.plugins import require_allowed
+from fedspm.base.randomness import torch_generator
+from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
 from fedspm.data.images import UNIT
-from fedspm.errors import FedSPMError
-from fedspm.files import file_names, folder_atomically, sha256
-from fedspm.plugins import require_allowed
-from fedspm.randomness import torch_generator
-from fedspm.runs import GIVEN, Run
-from fedspm.serve.bundle import (
-    FORMAT,
-    Card,
-    load_node,
-    load_router,
-    mean_row,
-    pack,
-    read_card,
-    version_of,
-)
+from fedspm.federated.algorithm import Algorithm, Task
+from fedspm.federated.serving import Servable
+from fedspm.federated.settings import Settings
+from fedspm.nn.sgd import chunks
+from fedspm.runs.folder import GIVEN, Run
+from fedspm.serve.bundle import FORMAT, Card, load_node, load_router, mean_row, pack, read_card, version_of
 from fedspm.serve.novelty import Novelty, Sums, description
 
 NAMED = 3  # files that a refusal lists
@@ -172,7 +163,7 @@ def servable(algorithm: Algorithm, name: str) -> Servable:
     if not isinstance(algorithm, Servable):
         raise FedSPMError(
             f"{name} cannot be exported: it does not say which part of it a router and which a node needs "
-            "(fedspm.core.serving.Servable)"
+            "(fedspm.federated.serving.Servable)"
         )
     return algorithm
 

@@ -14,15 +14,15 @@ from fastapi import FastAPI, Request, Response
 from pydantic import BaseModel
 from torch import Tensor
 
-from fedspm.core.replies import Tensors
+from fedspm.base.errors import FedSPMError
+from fedspm.base.tensors import Tensors
 from fedspm.data.arrays import as_input
-from fedspm.errors import FedSPMError
 from fedspm.serve.batching import Batcher, Worker
 from fedspm.serve.bundle import TENSORS, NodeModel, load_node, pack, unpacked_rows
-from fedspm.serve.errors import speaking
-from fedspm.serve.guard import Declined, bearer, read_body
+from fedspm.serve.hot_reload import Current
+from fedspm.serve.http.errors import speaking
+from fedspm.serve.http.guard import Declined, bearer, read_body
 from fedspm.serve.metrics import NodeMetrics
-from fedspm.serve.reloading import Current
 
 AT_ONCE = 256  # rows whose activations stay in the cache
 LARGEST = 2**30  # bytes that a router may send: AT_ONCE images of 512 pixels are 805 MB

@@ -14,9 +14,9 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedspm.core.replies import Tensors
-from fedspm.errors import FedSPMError
-from fedspm.mixture.initialise import coarse
+from fedspm.base.errors import FedSPMError
+from fedspm.base.tensors import Tensors
+from fedspm.mixture.kmeans_init import coarse
 
 RIDGE = 1e-3  # added to the diagonal of the scatter, as a share of its mean
 STEPS = 1000  # quantiles that the calibration keeps

@@ -18,12 +18,12 @@ import torch
 import uvicorn
 from fastapi import FastAPI
 
-from fedspm.core.process import keep_freed_memory
-from fedspm.errors import FedSPMError
-from fedspm.ports import free_port
+from fedspm.base.errors import FedSPMError
+from fedspm.base.ports import free_port
+from fedspm.base.threads import keep_freed_memory
 from fedspm.serve.bundle import load_router
-from fedspm.serve.guard import Listen
-from fedspm.serve.hosts import KnownHosts
+from fedspm.serve.http.guard import Listen
+from fedspm.serve.http.hosts import KnownHosts
 from fedspm.serve.node import node_app
 
 DRAIN = 30  # seconds that requests have to end when a process is told to stop

@@ -15,18 +15,18 @@ import torch
 from fastapi import FastAPI, Request
 from torch import Tensor
 
-from fedspm.core.process import one_core_threads
+from fedspm.base.errors import FedSPMError
+from fedspm.base.threads import one_core_threads
 from fedspm.data.heterogeneity import own_name
 from fedspm.data.images import encode_png
-from fedspm.errors import FedSPMError
-from fedspm.evaluation import require_finite_answers
+from fedspm.federated.evaluation import require_finite_answers
 from fedspm.serve.batching import Batcher, Worker
 from fedspm.serve.bundle import Card, RouterModel, Sight, load_router
 from fedspm.serve.dispatch import Answered, Dispatcher, RemoteNode
-from fedspm.serve.guard import Callers, Declined, Limits, read_table
+from fedspm.serve.hot_reload import Current
+from fedspm.serve.http.guard import Callers, Declined, Limits, read_table
+from fedspm.serve.http.request_body import read_query
 from fedspm.serve.metrics import RouterMetrics
-from fedspm.serve.reading import read_query
-from fedspm.serve.reloading import Current
 from fedspm.serve.transport import Http, Transport
 
 DEADLINE = 10.0  # seconds that an answer may take

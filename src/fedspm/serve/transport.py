@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import aiohttp
 
-from fedspm.serve.guard import trusted
+from fedspm.serve.http.guard import trusted
 
 KEPT = 30.0  # seconds; a node closes a connection later than that
 

@@ -4,7 +4,7 @@ w ← median_i w_i: a minority of clients that send nonsense cannot move it far.
 """
 
 from fedspm.algorithms.fedavg import FedAvg
-from fedspm.core.replies import Rows
+from fedspm.federated.replies import Rows
 
 
 class FedMedian(FedAvg):

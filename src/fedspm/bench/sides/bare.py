@@ -1,6 +1,6 @@
 """The tensor work of the job on one plain module, with nothing around it: no clients, states, messages or averages."""
 
-from fedspm.core.process import keep_freed_memory
+from fedspm.base.threads import keep_freed_memory
 
 from .job import Turns, read
 

@@ -4,11 +4,11 @@ import numpy as np
 from torch import nn
 
 from fedspm.algorithms import algorithm_named
-from fedspm.config import resolve
 from fedspm.data.federation import Federation, Part
 from fedspm.engines.local import LocalEngine
-from fedspm.runs import task_of
-from fedspm.training import begin, evaluated, one_round
+from fedspm.runs.config import resolve
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin, evaluated, one_round
 
 from .job import Job, Turns, read
 

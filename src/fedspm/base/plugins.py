@@ -1,0 +1,68 @@
+"""What other packages add under a name, through entry points: algorithms, encoders, data sets (docs/extending.md); and
+whose code may be run because a file names it."""
+
+import sys
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from importlib.metadata import EntryPoint, entry_points
+from shlex import quote
+from typing import Any, Literal
+
+from fedspm.base.errors import FedSPMError
+
+Kind = Literal["algorithms", "encoders", "data"]
+ENCODERS = ("resnet", "cnn", "mlp", "auto")  # of this package
+
+
+def plugin(kind: Kind, name: str) -> Any | None:
+    """What an installed package offers under this name; None if nobody does."""
+    found = [point for point in _points(kind) if point.name == name]
+    if not found:
+        return None
+    if len(found) > 1:
+        raise FedSPMError(f"{name!r} is offered by {' and by '.join(map(_origin, found))}; uninstall one of them")
+    try:
+        return found[0].load()
+    except Exception as error:  # whatever another package does wrong when it is imported
+        raise FedSPMError(f"{name!r} of {_origin(found[0])} cannot be loaded: {error!r}") from error
+
+
+def plugin_names(kind: Kind) -> list[str]:
+    return sorted({point.name for point in _points(kind)})
+
+
+def require_allowed(source: str, allowed: Collection[str]) -> None:
+    """Refuse an encoder that only a run folder or a bundle names, unless the operator allows it by the same name: to
+    build it runs code from outside this package. Nothing is imported here."""
+    if source in ENCODERS or source in allowed:
+        return
+    module, colon, _ = source.partition(":")
+    offered = [_origin(point) for point in _points("encoders") if point.name == source]
+    whose = [f"the module {module}"] if colon else offered
+    if whose:  # an unknown name runs nothing, and is refused where it is looked for
+        raise FedSPMError(
+            f"the encoder {source!r} is not part of FedSPM and would run code of {whose[0]}; if you trust that code, "
+            f"allow it by name: --allow-encoder {quote(source)}, in Python allow=({source!r},)"
+        )
+
+
+@contextmanager
+def working_directory_last() -> Iterator[None]:
+    """While a name that the user gave is looked for: the working directory is searched too, after everything else."""
+    added = "" not in sys.path
+    if added:
+        sys.path.append("")
+    try:
+        yield
+    finally:
+        if added:
+            sys.path.remove("")
+
+
+def _points(kind: Kind) -> list[EntryPoint]:
+    return list(dict.fromkeys(entry_points(group=f"fedspm.{kind}")))
+
+
+def _origin(point: EntryPoint) -> str:
+    package = point.dist.name if point.dist else "an unnamed package"
+    return f"{package} ({point.value})"

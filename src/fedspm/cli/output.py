@@ -1,0 +1,47 @@
+"""What a command says: lines with paths in them, how it was called, how to go on."""
+
+import shlex
+import shutil
+import sys
+from typing import TYPE_CHECKING, Any
+
+from fedspm.base.plugins import ENCODERS
+from fedspm.report.terminal import console, results_table
+
+if TYPE_CHECKING:
+    from fedspm.runs.folder import Run
+
+INTERRUPTED = 130  # the exit code of a command that was stopped by a person
+
+
+def say(text: str) -> None:
+    """A line that may hold paths: no markup in it, and no line breaks but its own."""
+    console.print(text, markup=False, soft_wrap=True)
+
+
+def show_results(metrics: dict[str, Any], title: str) -> None:
+    console.print(results_table(metrics, title))
+    if "privacy" in metrics:
+        from fedspm.federated.accountant import sentence
+
+        say(f"privacy   {sentence(metrics['privacy'])}")
+
+
+def counted(number: int, what: str) -> str:
+    """`1 round`, `2 rounds`"""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
+def as_typed() -> str:
+    return shlex.join(["fedspm", *sys.argv[1:]])
+
+
+def program() -> str:
+    """How this program was called: `.venv/bin/fedspm` where no environment is active."""
+    return "fedspm" if shutil.which("fedspm") or not sys.argv[0].endswith("fedspm") else sys.argv[0]
+
+
+def allowing(run: "Run") -> str:
+    """What is to be typed behind a command so that it builds the run's encoders from outside this package."""
+    outside = dict.fromkeys(name for name in run.config.encoders if name not in ENCODERS)
+    return "".join(f" --allow-encoder {shlex.quote(name)}" for name in outside)

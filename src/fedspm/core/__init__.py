@@ -1,1 +1,0 @@
-"""The contract between algorithms and engines."""

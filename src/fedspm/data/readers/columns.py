@@ -1,0 +1,237 @@
+"""Columns with names, of a table or a data set in memory: which is the client, the label, the image, a feature."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedspm.data.images import ENDINGS, image_size, read_images
+from fedspm.data.readers.draft import Draft, Reading, bare, ignoring, listed, text_of
+
+USUAL = {
+    "client": ("client", "client_id", "center", "centre", "site", "hospital"),
+    "label": ("label", "target", "class", "y"),
+    "image": ("image", "img", "image_path", "path", "file_name", "filename", "file"),
+    "split": ("split", "fold"),
+}
+MISSING = {"", "na", "n/a", "nan", "null", "none", "?", "-"}
+TRUTH = {"true": 1.0, "false": 0.0}
+Column = Any  # a list, a tuple, an array, or what a data set decodes when it is asked: it has a length and elements
+
+
+@dataclass(frozen=True)
+class Block:
+    """A piece of the data: one file, or one data set. What it says of all its rows needs no column."""
+
+    where: str
+    columns: Mapping[str, Column]
+    client: str | None = None
+    split: str | None = None
+    folder: Path | None = None  # where image paths start
+    class_names: Sequence[str] | None = None  # of labels that are numbers
+
+
+def read_blocks(draft: Draft, blocks: Sequence[Block], how: Reading) -> Draft:
+    """Find the roles of the columns in the first block, then read all of them."""
+    roles, features = _roles(draft, blocks[0], how)
+    complete = []
+    for block in blocks:
+        if lacking := [name for name in (*roles.values(), *features) if name not in block.columns]:
+            draft.problems.append(f"{block.where} has no column {lacking[0]!r}, which {blocks[0].where} has")
+        elif "label" in roles and ("client" in roles or block.client is not None):
+            complete.append(block)
+    sources = [_sources(block, block.columns[roles["image"]]) if "image" in roles else None for block in complete]
+    size = image_size(how.size, [each for each in sources if each is not None])
+    for block, images in zip(complete, sources, strict=True):
+        _read(draft, block, roles, features, images, size)
+    return draft.finish()
+
+
+def _roles(draft: Draft, block: Block, how: Reading) -> tuple[dict[str, str], list[str]]:
+    """Role → column, and what is left as features; several columns that fit are a problem, not a guess."""
+    names = [name for name in block.columns if name not in how.ignore]
+    newcomer = how.client is not None  # whose table need not have all that those of the others have
+    for unknown in [name for name in how.ignore if name not in block.columns and not newcomer]:
+        draft.problems.append(f"{block.where} has no column {unknown!r} to ignore; {_known(block, unknown)}")
+    given = {"client": block.client, "split": block.split}
+    roles: dict[str, str] = {}
+    for role, usual in USUAL.items():
+        wanted = getattr(how, f"{role}_column")
+        fitting = [name for name in names if name.lower() in usual]
+        if newcomer and role == "client" and wanted not in block.columns:
+            wanted = None
+        if wanted is not None and wanted not in block.columns:
+            draft.problems.append(f"{block.where} has no {role} column {wanted!r}; {_known(block, wanted)}")
+        elif wanted is not None:
+            roles[role] = wanted
+        elif given.get(role) is not None:
+            names = [name for name in names if name not in fitting]  # known already, and no feature
+        elif len(fitting) > 1:
+            draft.problems.append(
+                f"{block.where}: {' and '.join(map(repr, fitting))} may both be the {role}; "
+                f"say which with --set data.{role}_column=NAME, or leave one out: --set data.ignore=NAME"
+            )
+        elif fitting:
+            roles[role] = fitting[0]
+        elif role in ("client", "label"):
+            draft.problems.append(
+                f"{block.where}: no column is called {' or '.join(usual[:3])}; name the {role} column: "
+                f"--set data.{role}_column=NAME; {_known(block)}"
+            )
+    for role, name in roles.items():
+        draft.remarks.append(f"the {role} is the column {name!r}")
+    features = [] if "image" in roles else [name for name in names if name not in roles.values()]
+    if not features and "image" not in roles:
+        draft.problems.append(f"{block.where} has no columns left that could be features; {_known(block)}")
+    return roles, features
+
+
+def _known(block: Block, wanted: str | None = None) -> str:
+    near = difflib.get_close_matches(wanted, block.columns, n=1) if wanted else []
+    if near:
+        return f"did you mean {near[0]!r}?"
+    names = list(block.columns)
+    return f"its columns are {', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
+
+
+def _read(
+    draft: Draft,
+    block: Block,
+    roles: Mapping[str, str],
+    features: Sequence[str],
+    images: Column | None,
+    size: tuple[int, int],
+) -> None:
+    labels = draft.labels(_named(block, block.columns[roles["label"]]), f"{block.where}, column {roles['label']!r}")
+    clients = [block.client or ""] * len(labels)
+    if block.client is None:
+        clients = [text_of(value) or "" for value in block.columns[roles["client"]]]
+        if missing := [j + 1 for j, name in enumerate(clients) if not name]:
+            draft.problems.append(f"{block.where}, column {roles['client']!r}: {listed(missing)} no client")
+    splits = _splits(draft, block, roles, len(labels))
+    if not len(labels):
+        draft.problems.append(f"{block.where} has no rows")
+        return
+    kept = list(range(len(labels)))
+    x: Tensor | np.ndarray
+    if images is not None:
+        given = images if isinstance(images, list) else [None] * len(labels)  # others decode when they are asked
+        names = [f"{block.where}, row {j}{_path(source)}" for j, source in enumerate(given, 1)]
+        x, kept, errors = read_images(images, names, size)
+        draft.problems += [str(error) for error in errors]
+        draft.remarks.append(f"images are scaled to {x.shape[2]} × {x.shape[3]} pixels")
+    else:
+        columns, problems = _numeric(block, features)
+        draft.problems += problems
+        draft.columns = tuple(columns)
+        x = np.column_stack([*columns.values()] or [np.zeros((len(labels), 0), np.float32)])
+    known = [(row, j) for row, j in enumerate(kept) if clients[j] and labels[j]]  # row of x, row of the table
+    if len(known) < len(x):
+        x = x[[row for row, _ in known]]
+    rows = [j for _, j in known]
+    draft.add(x, labels[rows], [clients[j] for j in rows], [splits[j] for j in rows])
+
+
+def _splits(draft: Draft, block: Block, roles: Mapping[str, str], count: int) -> list[str]:
+    if "split" not in roles:
+        return [block.split or "train"] * count
+    splits = [(text_of(value) or "").lower() for value in block.columns[roles["split"]]]
+    if strange := next((split for split in splits if split not in ("train", "test")), None):
+        draft.problems.append(
+            f"{block.where}, column {roles['split']!r}: found {strange!r}, expected train or test; if it says "
+            f"something else, leave it out: {ignoring(roles['split'])}"
+        )
+    elif "" in splits:
+        draft.problems.append(f"{block.where}, column {roles['split']!r}: row {splits.index('') + 1} is empty")
+    return splits
+
+
+def _named(block: Block, labels: Column) -> Column:
+    """Numbers of classes as the classes' names, where they are known."""
+    names = block.class_names
+    if names is None:
+        return labels
+    numbers = map(bare, labels)
+    return [names[int(j)] if isinstance(j, int | np.integer) and 0 <= j < len(names) else None for j in numbers]
+
+
+# -- features --------------------------------------------------------------------------------------------------------
+
+
+def _numeric(block: Block, names: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+    """Columns of 32-bit numbers, and what is wrong with the others; a column of lists becomes a feature an element."""
+    features: dict[str, np.ndarray] = {}
+    problems = []
+    for name in names:
+        values = numbers(block.columns[name])
+        if values is None:
+            example = next((text for text in map(text_of, block.columns[name]) if _number(text) is None), "")
+            problems.append(
+                f"{block.where}: column {name!r} holds {example!r}, which is not a number; turn it into numbers, or "
+                f"leave it out: {ignoring(name)}"
+            )
+            continue
+        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is named
+            values = values.astype(np.float32)
+        if len(bad := np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1)) + 1):
+            problems.append(
+                f"{block.where}: column {name!r}: {listed(bad.tolist())} no finite 32-bit number; fill it, leave "
+                f"the row out, or the column: {ignoring(name)}"
+            )
+        if values.ndim == 1:
+            features[name] = values
+        else:
+            features |= {f"{name}[{k}]": column for k, column in enumerate(values.reshape(len(values), -1).T)}
+    return features, problems
+
+
+def numbers(values: Column) -> np.ndarray | None:
+    """A column as numbers, NaN where it is empty; None if it holds words."""
+    try:
+        array = np.asarray(values if isinstance(values, np.ndarray) else list(values), dtype=np.float64)
+        return array if array.ndim else None
+    except (TypeError, ValueError):
+        pass
+    found = [_number(text_of(value)) for value in values]
+    return None if any(value is None for value in found) else np.array(found, np.float64)
+
+
+def _number(text: str | None) -> float | None:
+    """A cell as a number: empty cells are NaN, true is one, words are None."""
+    plain = (text or "").lower()
+    if plain in MISSING:
+        return float("nan")
+    try:
+        return TRUTH[plain] if plain in TRUTH else float(plain)
+    except ValueError:
+        return None
+
+
+# -- images ----------------------------------------------------------------------------------------------------------
+
+
+def _sources(block: Block, values: Column) -> Column:
+    """A list of paths where the column holds text; images and bytes as they are."""
+    if len(values) and isinstance(values[0], str):
+        return [_located(block.folder, text_of(value) or "") for value in values]
+    return values
+
+
+def _path(source: Any) -> str:
+    """`: scan.png` where an image has a path; its bytes or pixels would fill the screen."""
+    path = source.get("path") if isinstance(source, dict) else source
+    return f": {path}" if isinstance(path, str | Path) and path else ""
+
+
+def _located(folder: Path | None, value: str) -> Path:
+    """Beside the table or in `images` beside it; the ending may be left out."""
+    folder = folder or Path()
+    for place in (folder / value, folder / "images" / value):
+        for ending in ("", *ENDINGS):
+            if (candidate := place.with_name(place.name + ending) if value else place).is_file():
+                return candidate
+    return folder / value

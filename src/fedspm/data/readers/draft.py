@@ -1,0 +1,143 @@
+"""Somebody's own data as it was found: rows by client, what was assumed, and everything that is wrong with them."""
+
+import json
+import re
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from shlex import quote
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedspm.base.errors import FedSPMError
+from fedspm.data.federation import Federation
+
+Rows = tuple[Tensor | np.ndarray, np.ndarray]  # x and labels
+SIDES = (8, 512)  # of images, in pixels
+
+
+@dataclass(frozen=True)
+class Reading:
+    """How to read it; what is not said is found by name (docs/own-data.md)."""
+
+    client_column: str | None = None
+    label_column: str | None = None
+    image_column: str | None = None
+    split_column: str | None = None
+    ignore: tuple[str, ...] = ()
+    size: int | None = None
+    client: str | None = None  # whose rows these are, where the data does not say
+
+
+def checked_size(size: Any) -> int | None:
+    """What somebody asks for in Python has the bounds that data.size has in a configuration."""
+    if size is not None and not (isinstance(size, int | np.integer) and SIDES[0] <= size <= SIDES[1]):
+        raise FedSPMError(
+            f"size is the side of an image in pixels, a whole number from {SIDES[0]} to {SIDES[1]}; it is {size!r}"
+        )
+    return None if size is None else int(size)
+
+
+@dataclass
+class Draft:
+    where: str
+    form: str
+    train: dict[str, Rows] = field(default_factory=dict)
+    test: dict[str, Rows] = field(default_factory=dict)
+    columns: tuple[str, ...] | None = None  # names of the features
+    remarks: list[str] = field(default_factory=list)  # what was assumed
+    problems: list[str] = field(default_factory=list)  # what has to change before it can be trained on
+
+    def federation(self, test_fraction: float | None, seed: int) -> Federation:
+        """The federation; rows are held out for testing where the data brings no test rows of its own."""
+        if self.problems:
+            more = len(self.problems) - 1
+            where = f"; `fedspm data check {quote(self.where)}` lists them" if Path(self.where).exists() else ""
+            raise FedSPMError(self.problems[0] + (f" (and {more} more{where})" if more else ""))
+        own: dict[str, Any] = {"test": self.test} if self.test else {"test_fraction": test_fraction}
+        return Federation.from_arrays(self.train, **own, seed=seed, columns=self.columns)
+
+    def add(self, x: Tensor | np.ndarray, labels: np.ndarray, clients: Sequence[str], splits: Sequence[str]) -> None:
+        """Rows of many clients, in any order."""
+        rows: dict[tuple[str, str], list[int]] = defaultdict(list)
+        for j, key in enumerate(zip(splits, clients, strict=True)):
+            rows[key].append(j)
+        for (split, client), mine in rows.items():
+            together = mine[-1] - mine[0] + 1 == len(mine)  # then a view will do
+            rows_of = slice(mine[0], mine[-1] + 1) if together else mine
+            part = self.test if split == "test" else self.train
+            part[client] = _joined(part.get(client), (x[rows_of], labels[rows_of]))
+
+    def labels(self, values: Iterable[Any], where: str) -> np.ndarray:
+        """Labels as text; rows without one, or with a measurement in its place, are a problem."""
+        texts = [text_of(value) for value in values]
+        if missing := [j + 1 for j, text in enumerate(texts) if text is None]:
+            self.problems.append(f"{where}: {listed(missing)} no label; label it or leave it out")
+        if odd := next((text for text in texts if text and re.fullmatch(r"-?\d*[.,]\d*[1-9]\d*", text)), None):
+            self.problems.append(f"{where}: {odd} is not a label: labels are whole numbers or words")
+        return np.array([text or "" for text in texts], dtype=str)
+
+    def finish(self) -> "Draft":
+        """Clients in a fixed order, labels of one kind, and a word about clients that only test."""
+        for name in sorted(set(self.test) - set(self.train), key=natural):
+            self.problems.append(f"{self.where}: client {name!r} has test rows and no training rows")
+        order = sorted(self.train, key=natural)
+        self.train = {name: self.train[name] for name in order}
+        self.test = {name: self.test[name] for name in order if name in self.test}
+        parts = [*self.train.values(), *self.test.values()]
+        if parts:
+            kinds = as_kind(np.concatenate([np.asarray(y).astype(str) for _, y in parts]).tolist())
+            pieces = iter(np.split(kinds, np.cumsum([len(y) for _, y in parts])[:-1]))
+            self.train = {name: (x, next(pieces)) for name, (x, _) in self.train.items()}
+            self.test = {name: (x, next(pieces)) for name, (x, _) in self.test.items()}
+        return self
+
+
+def ignoring(column: str) -> str:
+    """How to leave a column out, as it can be typed."""
+    value = json.dumps([column], ensure_ascii=False) if "," in column else column
+    return f"--set {quote(f'data.ignore={value}')}"
+
+
+def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
+    """A key that puts client-2 before client-10."""
+    pieces = [piece for piece in re.split(r"(\d+)", name.casefold()) if piece]
+    return [(0, int(piece), "") if piece.isdecimal() else (1, 0, piece) for piece in pieces], name
+
+
+def as_kind(labels: Sequence[str]) -> np.ndarray:
+    """Whole numbers if every label is one (007 is not: it would lose its zeros), strings otherwise."""
+    plain = [re.sub(r"\.0+$", "", label) for label in labels]
+    if plain and all(re.fullmatch(r"-?(0|[1-9]\d{0,17})", label) for label in plain):
+        return np.array([int(label) for label in plain], np.int64)
+    return np.asarray(labels, dtype=str)
+
+
+def _joined(one: Rows | None, other: Rows) -> Rows:
+    if one is None:
+        return other
+    x = [torch.as_tensor(part[0]) for part in (one, other)]
+    return torch.cat(x), np.concatenate([one[1], other[1]])
+
+
+def listed(rows: Sequence[int]) -> str:
+    """`row 7 has`, or `12 rows, row 7 first, have`."""
+    return f"row {rows[0]} has" if len(rows) == 1 else f"{len(rows)} rows, row {rows[0]} first, have"
+
+
+def bare(value: Any) -> Any:
+    """What an array or a tensor without dimensions holds: data sets in torch's format have one for every number."""
+    return value.item() if isinstance(value, np.ndarray | Tensor) and value.ndim == 0 else value
+
+
+def text_of(value: Any) -> str | None:
+    """A label or a name as text; None if there is none."""
+    value = bare(value)
+    if value is None or (isinstance(value, float | np.floating) and np.isnan(value)):
+        return None
+    text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+    return text.strip() or None

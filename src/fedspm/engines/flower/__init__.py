@@ -1,0 +1,1 @@
+"""Flower: `exchange` as messages between a server and sites."""

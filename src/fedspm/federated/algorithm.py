@@ -1,0 +1,311 @@
+"""The contract: an algorithm is server logic that talks through `exchange`, and client steps that return replies."""
+
+import math
+import warnings
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from pydantic import ValidationError
+from torch import Tensor, nn
+
+from fedspm.base.errors import DamagedFile, FedSPMError
+from fedspm.base.randomness import torch_generator
+from fedspm.base.schema import Strict, problem
+from fedspm.base.tensors import Tensors
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Mean, Reply, Rows
+from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
+from fedspm.federated.steps import Asked
+from fedspm.nn.encoder import Encoder, build_encoder
+from fedspm.nn.sgd import Batch
+
+INPUT = ("input.mean", "input.scale")  # how rows are standardised
+Answer = TypeVar("Answer", bound=Reply)
+Step = Callable[..., tuple[Answer, Tensors]]  # step(client, shared, …) → (reply, the client's new private state)
+
+
+@runtime_checkable
+class Exchange(Protocol):
+    """Runs a client step at every client and merges the replies in client order. Engines implement it."""
+
+    @property
+    def round(self) -> int: ...
+
+    def __call__(self, step: "Step[Answer]", shared: Tensors, **arguments: Tensor) -> Answer: ...
+
+
+@dataclass(frozen=True)
+class Task:
+    """What everybody knows before training: the shape of a row, the classes, the clients and their sizes."""
+
+    shape: tuple[int, ...]
+    classes: int
+    names: tuple[str, ...]
+    counts: tuple[int, ...]
+
+    @classmethod
+    def of_description(cls, known: Mapping[str, Any]) -> "Task":
+        """From what a server tells the sites of a run."""
+        return cls(tuple(known["shape"]), len(known["classes"]), tuple(known["names"]), tuple(known["counts"]))
+
+    @property
+    def clients(self) -> int:
+        return len(self.names)
+
+    @cached_property
+    def sizes(self) -> Float[Tensor, "m 1"]:
+        """n_i, a row each"""
+        return torch.tensor(self.counts, dtype=torch.float32)[:, None]
+
+    @cached_property
+    def sample_fraction(self) -> Float[Tensor, " m"]:
+        """ρ_i = n_i / n"""
+        counts = torch.tensor(self.counts, dtype=torch.float64)
+        return (counts / counts.sum()).float()
+
+
+class Algorithm(ABC):
+    """One method. `shared` and `private` are flat dicts of tensors; a step returns new ones and changes none."""
+
+    class Options(Strict):
+        """What only this algorithm knows: `options.NAME` in a configuration."""
+
+    routes: ClassVar[bool] = False
+    variants: ClassVar[bool] = False  # 1× and C×: `variant` in a configuration matters
+    mixes: ClassVar[bool] = False  # finds components inside clients, which can be compared with the truth
+    em: ClassVar[frozenset[str]] = frozenset(EM.model_fields)  # what of `[em]` in a configuration matters
+    leaves: ClassVar[Mapping[str, frozenset[str]]] = {
+        "describe": frozenset({"count", "sum", "square"}),
+        "evaluate": frozenset({"rows", "right", "routed"}),  # across sites; in process everything is at hand
+    }
+    """What may leave a client, by step: names of tensors, or the first part of dotted ones. Every engine refuses other
+    steps and tensors (`federated.gate`)."""
+
+    bookkeeping: ClassVar[frozenset[str]] = frozenset({"input"})
+    """Tensors that are not learnt: statistics, and what a client notes of its rows. Names as in `leaves`."""
+
+    partial: ClassVar[frozenset[str]] = frozenset()
+    """Steps whose replies may hold some of the shared tensors that `leaves` allows, and not the others."""
+
+    after: ClassVar[frozenset[str]] = frozenset()
+    """Steps that follow training. They carry no noise, so nobody answers them in a run with `privacy.noise`."""
+
+    at_home: ClassVar[frozenset[str]] = frozenset()
+    """Steps that a site never answers: only where all clients are on one machine. A request can be made up that has one
+    row in its sum."""
+
+    def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
+        self.settings = settings
+        self.task = task
+        self.options = self.checked_options(settings)
+        self.encoders: list[Encoder] = []
+        self._networks = networks or {}
+
+    @classmethod
+    def checked_options(cls, settings: Settings) -> Any:
+        known = cls.Options.model_fields
+        for key in settings.options:
+            if key not in known:
+                names = ", ".join(known) or "none"
+                raise FedSPMError(f"{settings.algorithm} has no option {key!r}; its options are: {names}")
+        try:
+            return cls.Options.model_validate(settings.options)
+        except ValidationError as error:
+            raise FedSPMError(f"options.{problem(error, cls.Options)}") from error
+
+    def encoder(self, role: Literal["predictor", "router"], copies: int) -> Encoder:
+        """The encoder of a role: the network that was given for it, or the one that the settings name."""
+        block: Block = getattr(self.settings, role)
+        source = self._networks.get(role, block.encoder)
+        resnet = self.settings.predictor
+        encoder = build_encoder(
+            role,
+            source,
+            self.task.shape,
+            block.dimension,
+            copies,
+            self.settings.seed,
+            normalise=resnet.normalisation,
+            grid=resnet.grid,
+        )
+        if encoder.buffers and self.settings.privacy.clip is not None:
+            raise FedSPMError(
+                f"privacy.clip: the {role} has running statistics, which cannot be clipped; "
+                'set predictor.normalisation = "group"'
+            )
+        self.encoders.append(encoder)
+        return encoder
+
+    def shapes(self) -> dict[str, torch.Size]:
+        """Of what the shared state must have, by name."""
+        return {name: value.shape for encoder in self.encoders for name, value in encoder.initial().items()}
+
+    def require_fit(self, shared: Tensors) -> None:
+        """Refuse a shared state that belongs to other encoders, components or clients."""
+        for name, shape in self.shapes().items():
+            if name not in shared or shared[name].shape != shape:
+                found = f"has shape {tuple(shared[name].shape)}" if name in shared else "is missing"
+                raise DamagedFile(
+                    f"the checkpoint does not fit its configuration: {name} {found}, expected {tuple(shape)}"
+                )
+
+    def frozen(self, shared: Tensors) -> Tensors:
+        """What no round changes: parameters that a network came with frozen."""
+        return {name: shared[name] for encoder in self.encoders for name in encoder.frozen}
+
+    def sizes(self) -> dict[str, dict[str, int]]:
+        """Copies (1×, C×), parameters and multiply-adds a row of every encoder."""
+        return {
+            encoder.role: {
+                "copies": encoder.copies,
+                "parameters": encoder.size(),
+                "multiply_adds": encoder.multiply_adds(),
+            }
+            for encoder in self.encoders
+        }
+
+    def parameters(self, shared: Tensors, private: Tensors) -> dict[str, int]:
+        """How many numbers are learnt: by all together, and by one client for itself."""
+        apart = self.bookkeeping | {name for encoder in self.encoders for name in encoder.fixed}
+
+        def count(state: Tensors) -> int:
+            return sum(value.numel() for name, value in state.items() if not apart & {name, *name.split(".", 1)})
+
+        return {"shared": count(shared), "private": count(private)}
+
+    # -- server ------------------------------------------------------------------------------------------------------
+
+    def start(self, exchange: Exchange) -> Tensors:
+        """The shared state before round 0. Algorithms add their parameters to the standardising statistics."""
+        totals = exchange(self.describe, {}).totals()
+        count = totals["count"].clamp_min(1)
+        mean = totals["sum"] / count
+        scale = (totals["square"] / count - mean.square()).clamp_min(0).sqrt()
+        scale = torch.where(scale > 1e-7 * mean.abs(), scale, 1.0)  # a constant feature becomes zero
+        if totals["count"] == 0:
+            warnings.warn(
+                f"no client has {self.settings.min_count} rows (min_count): x is not standardised", stacklevel=2
+            )
+        return {"input.mean": mean.float(), "input.scale": scale.float()}
+
+    def asks(self) -> dict[str, Asked]:
+        """Which steps this run asks clients for, when and how often: a site answers no others. By default `describe`
+        at the start, `after` at the end, and whatever else `leaves` lists once a round."""
+        own = self.leaves.keys() - self.at_home - {"describe", "evaluate"}
+        known = {step: Asked("end" if step in self.after else "round") for step in own}
+        known |= {"describe": Asked("start"), "evaluate": Asked("evaluation")}
+        return known | ({"personalise": Asked("evaluation")} if self.personalises() else {})
+
+    @abstractmethod
+    def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
+        """One round of training: the new shared state."""
+
+    def participants(self, round: int) -> list[int]:
+        """The clients of a round, in order: all, or `clients_per_round` of them, each as likely as the others."""
+        clients, drawn = self.task.clients, self.settings.clients_per_round
+        if drawn is None or drawn >= clients:
+            return list(range(clients))
+        order = torch.randperm(clients, generator=torch_generator(self.settings.seed, "participants", round))
+        return sorted(order[:drawn].tolist())
+
+    def learning_rate(self, role: str) -> float:
+        """η of the first round. `auto` for vectors: a row pulls equally much in all rounds together, however many
+        rounds and rows there are. A short training then learns enough, and small clients are not overfitted."""
+        block: Predictor | Router = getattr(self.settings, role)
+        if block.learning_rate != "auto":
+            return block.learning_rate
+        if len(self.task.shape) > 1:
+            return OF_IMAGES
+        rows = sum(self.task.counts) / self.task.clients
+        visits = self.settings.schedule * block.steps * min(block.batch_size, rows) / rows  # of a row, in all rounds
+        return PULL / max(visits, PULL / FASTEST)
+
+    def annealed(self, learning_rate: float, round: int) -> float:
+        """η_t = η ½ (1 + cos(π t / T)), T the horizon."""
+        return learning_rate * 0.5 * (1 + math.cos(math.pi * min(round / self.settings.schedule, 1)))
+
+    # -- client ------------------------------------------------------------------------------------------------------
+
+    def enrol(self, client: Client) -> Tensors:
+        """The private state of a client before its first step."""
+        return {}
+
+    def describe(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        """Count, sum and sum of squares of every channel or feature, from at least `min_count` rows."""
+        x = client.x if client.n >= self.settings.min_count else client.x[:0]
+        over = (0, 2, 3) if x.ndim == 4 else (0,)
+        total, square = torch.zeros(2, x.shape[1], dtype=torch.float64)
+        for piece in x.split(1024):
+            total += piece.cpu().double().sum(over)
+            square += piece.cpu().double().square().sum(over)
+        count = torch.tensor(x.numel() / x.shape[1], dtype=torch.float64)
+        return Mean(1, count=count, sum=total, square=square), client.private
+
+    def local_solver(
+        self,
+        client: Client,
+        step: str,
+        encoder: Encoder,
+        parameters: Tensors,
+        objective: Callable[[Tensors, Batch], Tensor],
+        scale: Mapping[str, Tensor] | None = None,
+        **extra: Tensor,
+    ) -> Tensors:
+        """The paper's LocalSolver: a round's SGD steps of one block, at the rate of this round.
+
+        `objective` answers a loss a row. What differs between clients reaches it in the batch: `batch.client`, and by
+        name in `batch.extra` what is given here as `extra`, a row each.
+        """
+        block: Block = getattr(self.settings, encoder.role)
+        return client.solver(
+            parameters,
+            objective,
+            client.batches(step, block.batch_size, block.steps, **extra),
+            learning_rate=self.annealed(self.learning_rate(encoder.role), client.round),
+            momentum=block.momentum,
+            fixed=encoder.fixed,
+            scale=scale,
+        )
+
+    def standardise(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
+        """(x − mean) / scale in one pass"""
+        factor = 1 / shared["input.scale"]
+        offset = -shared["input.mean"] * factor
+        if x.ndim == 4:
+            factor, offset = _image_of(factor, x), _image_of(offset, x)
+        return torch.addcmul(offset, x, factor)
+
+    def personalise(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
+        """What a client does on its own before it is evaluated; nothing of it leaves. By default nothing."""
+        return Rows.of(client.name), client.private
+
+    @classmethod
+    def personalises(cls) -> bool:
+        return cls.personalise is not Algorithm.personalise
+
+    # -- inference ---------------------------------------------------------------------------------------------------
+
+    @abstractmethod
+    def embed(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Tensors:
+        """Whatever the shared encoders say of the rows, computed once for all clients."""
+
+    def log_scores(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m"] | None:
+        """How well each client matches each row, in log space; None if the method cannot route."""
+        return None
+
+    @abstractmethod
+    def local_probabilities(
+        self, client: int, private: Tensors, shared: Tensors, embedding: Tensors
+    ) -> Float[Tensor, "n k"]:
+        """Class probabilities that one client gives."""
+
+
+def _image_of(channels: Float[Tensor, " c"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, "1 c h w"]:
+    """A number a channel as an image that lies in memory like the rows: arithmetic with it is 2.5 times as fast."""
+    image = channels[None, :, None, None].expand(1, *x.shape[1:])
+    return image.contiguous(memory_format=torch.channels_last)

@@ -1,0 +1,97 @@
+"""What a client answers, and how answers merge: `Mean` (weighted sums), `Rows` (kept apart, by client), `Both`."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from fedspm.base.tensors import Tensors
+
+
+class Mean:
+    """Σ_i weight_i · tensors_i, to be divided by Σ_i weight_i, for every tensor over the clients that sent it.
+
+    Sums are kept in double precision on the CPU, so that the order of merging does not show in a single-precision mean.
+    """
+
+    def __init__(self, weight: float, **tensors: Tensor):
+        self._kinds = {name: tensor.dtype for name, tensor in tensors.items()}
+        self._sums = {name: tensor.cpu().double() * weight for name, tensor in tensors.items()}
+        self._weights = dict.fromkeys(tensors, float(weight))
+        self.sent: tuple[float, Tensors] | None = (float(weight), tensors)  # as they were given, until a merge
+        self.nbytes = 8 + sum(tensor.nbytes for tensor in tensors.values())  # as sent: the weight and the tensors
+
+    def merge(self, other: "Mean") -> "Mean":
+        self.sent = None
+        for name, value in other._sums.items():
+            self._sums[name] = self._sums[name] + value if name in self._sums else value
+            self._weights[name] = self._weights.get(name, 0.0) + other._weights[name]
+        self._kinds |= other._kinds
+        self.nbytes += other.nbytes
+        return self
+
+    def result(self) -> Tensors:
+        """The weighted means, in the precision in which they came (whole numbers are rounded)."""
+        means = {name: total / self._weights[name] for name, total in self._sums.items()}
+        return {
+            name: (value if self._kinds[name].is_floating_point else value.round()).to(self._kinds[name])
+            for name, value in means.items()
+        }
+
+    def totals(self) -> Tensors:
+        """The weighted sums themselves, in double precision."""
+        return self._sums
+
+
+@dataclass
+class Rows:
+    """One row a client."""
+
+    rows: dict[str, Tensors]
+
+    @classmethod
+    def of(cls, client: str, **tensors: Tensor) -> "Rows":
+        return cls({client: {name: tensor.cpu() for name, tensor in tensors.items()}})
+
+    @property
+    def nbytes(self) -> int:
+        return sum(tensor.nbytes for row in self.rows.values() for tensor in row.values())
+
+    def merge(self, other: "Rows") -> "Rows":
+        if twice := self.rows.keys() & other.rows.keys():
+            raise KeyError(f"client {min(twice)!r} answered twice")
+        self.rows |= other.rows
+        return self
+
+    def stack(self, name: str, clients: Sequence[str], previous: Tensor | None = None) -> Tensor:
+        """(m, …) in the order of `clients`; whoever did not answer keeps its previous row."""
+        rows = []
+        for i, client in enumerate(clients):
+            if client in self.rows:
+                rows.append(self.rows[client][name])
+            elif previous is not None:
+                rows.append(previous[i])
+            else:
+                raise KeyError(f"client {client!r} did not answer and has no earlier row of {name!r}")
+        return torch.stack(rows)
+
+
+@dataclass
+class Both:
+    """A mean and rows in one answer: what two exchanges would carry."""
+
+    mean: Mean
+    rows: Rows
+
+    @property
+    def nbytes(self) -> int:
+        return self.mean.nbytes + self.rows.nbytes
+
+    def merge(self, other: "Both") -> "Both":
+        self.mean.merge(other.mean)
+        self.rows.merge(other.rows)
+        return self
+
+
+Reply = Mean | Rows | Both

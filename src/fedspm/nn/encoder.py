@@ -1,0 +1,284 @@
+"""Copies of a network as one pure function of its tensors: (n, 1, d) for 1×, (n, C, d) for C×."""
+
+import copy
+import importlib
+import threading
+import warnings
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+from torch.nn.modules.dropout import _DropoutNd
+from torch.utils.flop_counter import FlopCounterMode
+
+from fedspm.base.errors import FedSPMError
+from fedspm.base.plugins import ENCODERS, plugin, plugin_names, working_directory_last
+from fedspm.base.randomness import seed_of
+from fedspm.nn.cnn import CNN, SMALLEST
+from fedspm.nn.mlp import MLP
+from fedspm.nn.resnet import ResNet
+
+Source = str | nn.Module  # a name, package.module:factory, or a network
+Slots = dict[str, list[tuple[dict[str, Any], str]]]
+Factory = Callable[[tuple[int, ...], int], nn.Module]
+
+
+class _Bank(nn.Module):
+    """The copies, registered under the role's name so that dotted names read `predictor.0.stem.weight`."""
+
+    def __init__(self, role: str, networks: list[nn.Module]):
+        super().__init__()
+        self.add_module(role, nn.ModuleList(networks))
+
+    def forward(self, x: Tensor, only: int | None = None) -> Tensor:
+        (networks,) = self.children()
+        answers = [network(x) for c, network in enumerate(networks.children()) if only in (None, c)]
+        return answers[0].unsqueeze(1) if len(answers) == 1 else torch.stack(answers, 1)
+
+
+class _Local(threading.local):
+    """What a thread has for itself; a copy or a pickle of an encoder starts without, and makes it again."""
+
+    def __reduce__(self) -> tuple[type["_Local"], tuple[()]]:
+        return _Local, ()
+
+
+class Encoder:
+    """The tensors live in a flat dict, under dotted names that start with `role`; this is the function of them.
+
+    `fixed` names those that descent leaves alone: parameters that the network came with frozen, and buffers. A buffer
+    that is not persistent is a constant of the network, and none of its tensors.
+    """
+
+    def __init__(self, role: str, networks: list[nn.Module], shape: tuple[int, ...]):
+        self.role = role
+        self.copies = len(networks)
+        self._shape = shape
+        self._bank = _Bank(role, networks)
+        if len(shape) == 3:
+            self._bank = self._bank.to(memory_format=torch.channels_last)  # type: ignore[call-overload]
+        self._local = _Local()
+        self.parameters = tuple(name for name, _ in self._bank.named_parameters())
+        persistent = self._bank.state_dict().keys()
+        self.buffers = tuple(name for name, _ in self._bank.named_buffers() if name in persistent)
+        self._constants = tuple(name for name, _ in self._bank.named_buffers() if name not in persistent)
+        self.frozen = tuple(name for name, value in self._bank.named_parameters() if not value.requires_grad)
+        self.fixed = (*self.frozen, *self.buffers)
+        self.names = (*self.parameters, *self.buffers)
+        self._names_of = [[name for name in self.names if name.startswith(f"{role}.{c}.")] for c in range(self.copies)]
+        self._require_numbers()
+        self.dimension = self._probe()
+
+    def initial(self) -> dict[str, Tensor]:
+        state = dict(self._bank.named_parameters()) | dict(self._bank.named_buffers())
+        return {name: state[name].detach().clone() for name in self.names}
+
+    def take(self, tensors: Mapping[str, Tensor], only: int | None = None) -> dict[str, Tensor]:
+        """The tensors of this encoder, or of one of its copies, out of a larger dict."""
+        names = self.names if only is None else self._names_of[only]
+        return {name: tensors[name] for name in names}
+
+    def __call__(
+        self,
+        tensors: Mapping[str, Tensor],
+        x: Float[Tensor, "n *shape"],
+        *,
+        training: bool = False,
+        only: int | None = None,
+    ) -> Float[Tensor, "n e d"]:
+        """What all copies say of the rows, or only one of them.
+
+        The tensors are put where the module looks for them, and stay there until the next call: it is this thread's
+        own module. `torch.func.functional_call` does the same with checks that take longer than a small network.
+        """
+        bank, slots = self._mine()
+        for name in self._constants:
+            for holder, key in slots[name]:
+                holder[key] = holder[key].to(x.device)
+        if bank.training != training:
+            bank.train(training)
+        for name in self.names if only is None else self._names_of[only]:
+            for holder, key in slots[name]:
+                holder[key] = tensors[name]
+        answer: Tensor = bank(x, only)
+        return answer
+
+    def networks(self) -> list[nn.Module]:
+        """Plain modules, a copy of each."""
+        (networks,) = copy.deepcopy(self._bank).children()
+        return list(networks.children())
+
+    def size(self) -> int:
+        """Number of parameters."""
+        state = dict(self._bank.named_parameters())
+        return sum(state[name].numel() for name in self.parameters)
+
+    def multiply_adds(self) -> int:
+        """Multiply-adds of one row through all copies."""
+        with torch.no_grad(), FlopCounterMode(display=False) as counter:
+            self(self.initial(), torch.zeros(1, *self._shape))
+        return int(counter.get_total_flops()) // 2
+
+    def _mine(self) -> tuple[nn.Module, Slots]:
+        """A copy for this thread, and where it keeps the tensors of every name (tied ones in several places)."""
+        if not hasattr(self._local, "mine"):
+            bank = copy.deepcopy(self._bank)
+            state = dict(bank.named_parameters()) | dict(bank.named_buffers())
+            name_of = {id(tensor): name for name, tensor in state.items()}
+            slots: Slots = {name: [] for name in state}
+            for module in bank.modules():
+                for holder in (module._parameters, module._buffers):
+                    for key, tensor in holder.items():
+                        if id(tensor) in name_of:
+                            slots[name_of[id(tensor)]].append((holder, key))
+            self._local.mine = bank, slots
+        mine: tuple[nn.Module, Slots] = self._local.mine
+        return mine
+
+    def _require_numbers(self) -> None:
+        """Everything is averaged over clients: a mask of −∞ or a complex rotation is none of what is trained."""
+        for name, value in self.initial().items():
+            if value.is_complex() or not torch.isfinite(value).all():
+                what = "complex numbers" if value.is_complex() else "a value that is not finite"
+                raise FedSPMError(
+                    f"the {self.role} encoder holds {what} in {name}, which cannot be averaged over clients; a "
+                    "constant is kept out of what is trained and sent by register_buffer(…, persistent=False)"
+                )
+
+    def _probe(self) -> int:
+        with torch.no_grad():
+            try:
+                answer = self(self.initial(), torch.zeros(2, *self._shape))
+            except Exception as error:  # whatever somebody's network does with rows it does not expect
+                raise FedSPMError(
+                    f"the {self.role} encoder does not take rows of shape {self._shape}: {_reason(error)}"
+                ) from error
+        if answer.ndim != 3:
+            raise FedSPMError(
+                f"the {self.role} encoder answers a {answer.ndim - 2}-dimensional array a row; it must answer a vector"
+            )
+        if answer.dtype is not torch.float32:
+            raise FedSPMError(f"the {self.role} encoder answers {answer.dtype}; it must answer torch.float32")
+        return answer.shape[2]
+
+
+def build_encoder(
+    role: str,
+    source: Source,
+    shape: tuple[int, ...],
+    dimension: int,
+    copies: int,
+    seed: int,
+    *,
+    normalise: str = "group",
+    grid: int = 4,
+) -> Encoder:
+    """`copies` networks that start apart from each other, the same for every algorithm with the same seed.
+
+    `normalise` and `grid` are for the ResNet.
+    """
+    networks = []
+    for c in range(copies):
+        with torch.random.fork_rng(devices=[]):
+            torch.manual_seed(seed_of(seed, "encoder", role, c))
+            try:
+                networks.append(_network(role, source, shape, dimension, normalise, grid, fresh=c > 0))
+            except FedSPMError:
+                raise
+            except Exception as error:  # whatever somebody's factory does with a shape it does not expect
+                raise FedSPMError(
+                    f"the {role} encoder {source!r} cannot be made for rows of shape {shape}: {_reason(error)}"
+                ) from error
+    if isinstance(source, nn.Module) and copies > 1 and any(value.requires_grad for value in source.parameters()):
+        alike = [name for name, part in source.named_modules() if _stays(part)]
+        warnings.warn(
+            f"only the first of the {copies} {role} networks keeps the weights it was given; in the others what is not "
+            "frozen (requires_grad_(False)) starts anew, so that they start apart"
+            + (
+                f", except in parts without reset_parameters(): {', '.join(name or 'the whole' for name in alike)}"
+                if alike
+                else ""
+            ),
+            stacklevel=2,
+        )
+    if any(_drops_out(part) for part in networks[0].modules()):
+        warnings.warn(
+            f"the {role} encoder has dropout, which draws from a generator that workers share: "
+            "two trainings will not be the same to the bit",
+            stacklevel=2,
+        )
+    return Encoder(role, networks, shape)
+
+
+def _network(
+    role: str, source: Source, shape: tuple[int, ...], dimension: int, normalise: str, grid: int, fresh: bool
+) -> nn.Module:
+    if isinstance(source, nn.Module):
+        network = copy.deepcopy(source).cpu()
+        return _started_apart(network) if fresh else network
+    large = len(shape) == 3 and min(shape[1:]) >= SMALLEST
+    if source == "auto":
+        source = ("resnet" if role == "predictor" else "cnn") if large else "mlp"
+    if source in ("resnet", "cnn") and len(shape) != 3:
+        raise FedSPMError(f"the {role} encoder {source!r} takes images, the rows have shape {shape}; use 'mlp'")
+    if source == "cnn" and not large:
+        raise FedSPMError(
+            f"the {role} encoder 'cnn' takes images of at least {SMALLEST} × {SMALLEST} pixels, the rows have shape "
+            f"{shape}; use 'mlp'"
+        )
+    if source == "resnet":
+        return ResNet(shape, dimension, normalise, grid)
+    if source == "cnn":
+        return CNN(shape, dimension)
+    if source == "mlp":
+        return MLP(shape, dimension)
+    offered: Factory | None = plugin("encoders", source)
+    with working_directory_last():  # whoever names a factory may have it there
+        network = (offered or _imported(role, source))(shape, dimension)
+    if not isinstance(network, nn.Module):
+        raise FedSPMError(f"{role}.encoder = {source!r} made a {type(network).__name__}, not an nn.Module")
+    return network
+
+
+def _started_apart(network: nn.Module) -> nn.Module:
+    """A later copy of a network that was given: what can be trained starts anew, what is frozen stays."""
+    for part in network.modules():
+        frozen = any(not value.requires_grad for value in part.parameters())
+        if (reset := _reset_of(part)) and not frozen:
+            reset()
+    return network
+
+
+def _reset_of(part: nn.Module) -> Callable[[], object] | None:
+    """What draws its weights anew; attention has it under a private name."""
+    found = getattr(part, "reset_parameters", None) or getattr(part, "_reset_parameters", None)
+    return found if callable(found) else None
+
+
+def _stays(part: nn.Module) -> bool:
+    """Has it parameters of its own that could be trained, and nothing that draws them anew?"""
+    return _reset_of(part) is None and any(value.requires_grad for value in part.parameters(recurse=False))
+
+
+def _drops_out(part: nn.Module) -> bool:
+    share = part.p if isinstance(part, _DropoutNd) else getattr(part, "dropout", 0)  # of attention, and recurrent nets
+    return isinstance(share, float) and share > 0
+
+
+def _imported(role: str, source: str) -> Factory:
+    module, _, name = source.partition(":")
+    if not name:
+        known = ", ".join([*ENCODERS, *plugin_names("encoders")])
+        raise FedSPMError(f"{role}.encoder = {source!r} is not known; use {known} or package.module:factory")
+    try:
+        factory: Factory = getattr(importlib.import_module(module), name)
+    except Exception as error:  # whatever somebody's module does when it is imported
+        raise FedSPMError(f"{role}.encoder = {source!r} cannot be imported: {_reason(error)}") from error
+    return factory
+
+
+def _reason(error: Exception) -> str:
+    """What kind of error, and the first line of what it says, if it says anything."""
+    return ": ".join([type(error).__name__, *str(error).splitlines()[:1]])

@@ -1,0 +1,129 @@
+"""The one SGD loop of the project, and the batches that it walks through."""
+
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol, TypeVar, runtime_checkable
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.optim.sgd import sgd
+
+from fedspm.base.errors import TrainingFailed
+from fedspm.base.tensors import Tensors
+
+CHUNK = 256  # rows that are looked at together where there is nothing to learn
+Piece = TypeVar("Piece")
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Rows carry what belongs to them, so that a responsibility cannot meet the wrong sample."""
+
+    x: Float[Tensor, "b *shape"]
+    y: Int[Tensor, " b"]
+    row: Int[Tensor, " b"]  # their numbers
+    client: Int[Tensor, ""] = field(default_factory=lambda: torch.tensor(0))  # whose they are
+    extra: Tensors = field(default_factory=dict)  # a tensor a name, in the order of the rows
+
+
+@dataclass(frozen=True)
+class Batches:
+    """Rows of a client in batches, those that `order` numbers."""
+
+    x: Float[Tensor, "n *shape"]
+    y: Int[Tensor, " n"]
+    order: Int[Tensor, "steps b"]
+    client: Int[Tensor, ""]
+    extra: Tensors
+
+    def __len__(self) -> int:
+        return len(self.order)
+
+    def __iter__(self) -> Iterator[Batch]:
+        for row in self.order:
+            extra = {name: value[row] for name, value in self.extra.items()}
+            yield Batch(self.x[row], self.y[row], row, self.client, extra)
+
+
+def laid_out_like(slope: Tensor, leaf: Tensor) -> Tensor:
+    """The fused step walks through memory: a gradient must lie there as its parameter does."""
+    return slope if slope.stride() == leaf.stride() else torch.empty_like(leaf).copy_(slope)
+
+
+def minimise(
+    parameters: Mapping[str, Tensor],
+    objective: Callable[[Tensors, Piece], Tensor],
+    batches: Iterable[Piece],
+    *,
+    learning_rate: float,
+    momentum: float,
+    fixed: Collection[str] = (),
+    scale: Mapping[str, Tensor] | None = None,
+) -> Tensors:
+    """Local SGD with momentum that starts at zero: d ← μ d + g, φ ← φ − η d.
+
+    `objective` answers a loss a row; what is descended is their mean. Names in `fixed` are handed to it but not
+    descended (frozen parameters, and buffers of batch normalisation, which it updates in place). `scale` multiplies
+    the gradient of the descended tensors it names. A tensor that a batch does not reach has g = 0 there, and goes on
+    in its direction.
+
+    PyTorch's SGD as a function: what the optimiser object does around it is a tenth of the time of a small network.
+    """
+    moving = {
+        name: value.detach().clone().requires_grad_(name not in fixed and value.is_floating_point())
+        for name, value in parameters.items()
+    }
+    leaves = {name: value for name, value in moving.items() if value.requires_grad}
+    descended = list(leaves.values())
+    directions: list[Tensor | None] = [None] * len(leaves)  # `sgd` fills them in
+    fused = all(leaf.device.type != "mps" for leaf in descended)
+    loss = torch.zeros(())
+    for batch in batches:
+        loss = objective(moving, batch).mean()
+        if not leaves:  # all is frozen
+            continue
+        found = torch.autograd.grad(loss, descended, materialize_grads=True)
+        slopes = dict(zip(leaves, map(laid_out_like, found, descended), strict=True))
+        for name, factor in (scale or {}).items():
+            slopes[name] = slopes[name] * factor
+        with torch.no_grad():
+            sgd(
+                descended,
+                list(slopes.values()),
+                directions,
+                fused=fused,
+                lr=learning_rate,
+                momentum=momentum,
+                weight_decay=0,
+                dampening=0,
+                nesterov=False,
+                maximize=False,
+            )
+    finished = {name: value.detach() for name, value in moving.items()}
+    total = sum((value.sum() for value in finished.values()), loss.detach())  # finite only if all of them are
+    if not torch.isfinite(total):
+        raise TrainingFailed("the loss or a parameter is not finite; lower the learning rate")
+    return finished
+
+
+@runtime_checkable
+class Solver(Protocol):
+    """`minimise`, or what does the same for many clients at once (`nn.vmap_solver`)."""
+
+    def __call__(
+        self,
+        parameters: Tensors,
+        objective: Callable[[Tensors, Batch], Tensor],
+        batches: Batches,
+        *,
+        learning_rate: float,
+        momentum: float,
+        fixed: Collection[str] = ...,
+        scale: Mapping[str, Tensor] | None = ...,
+    ) -> Tensors: ...
+
+
+def chunks(x: Tensor, size: int = CHUNK) -> Iterator[Tensor]:
+    """All rows in order, in pieces whose activations stay in the cache. Views, not copies."""
+    yield from x.split(size)

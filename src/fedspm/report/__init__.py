@@ -1,0 +1,1 @@
+"""What a person looks at: report.html, figures, the terminal."""

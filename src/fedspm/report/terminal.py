@@ -1,0 +1,171 @@
+"""What a person sees in the terminal: progress with time left, tables, and errors of one sentence."""
+
+import signal
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+from rich.console import Console, Group
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from rich.table import Table
+from rich.text import Text
+
+console = Console(markup=False, emoji=False, highlight=False)  # clients may be called `[/b]` or `:cat:`
+errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
+
+
+class ProgressWatcher:
+    """A bar with the time left, a line for every evaluation, and a clean stop on Ctrl-C."""
+
+    def __init__(self, progress: Progress, rounds: int, done: int, tensorboard: Path | None = None):
+        self._progress = progress
+        self._rounds = rounds
+        self._task = progress.add_task("training", total=rounds, completed=done)
+        self._writer: Any = _tensorboard(tensorboard) if tensorboard else None
+        self.stopping = False
+
+    def round_done(self, round: int) -> bool:
+        self._progress.update(self._task, completed=round)
+        return self.stopping
+
+    def evaluated(self, metrics: dict[str, Any]) -> None:
+        width = len(str(self._rounds))
+        line = f"round {metrics['round']:>{width}}/{self._rounds}"
+        for name in ("system", "average", "routing"):
+            if (value := metrics.get(f"{name}_accuracy")) is not None:
+                line += f"   {name} {value:.3f}"
+        line += f"   {metrics['seconds_per_round']:.2f} s a round"
+        self._progress.console.print(line)
+        if self._writer:
+            for name, value in metrics.items():
+                if isinstance(value, int | float) and name != "round":
+                    self._writer.add_scalar(name, value, metrics["round"])
+            self._writer.flush()
+
+
+@contextmanager
+def watching(rounds: int, done: int = 0, tensorboard: Path | None = None) -> Iterator[ProgressWatcher]:
+    columns = (
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TimeElapsedColumn(),
+        TextColumn("· left"),
+        TimeRemainingColumn(elapsed_when_finished=False),
+    )
+    with Progress(*columns, console=console, refresh_per_second=4, speed_estimate_period=600) as progress:
+        watcher = ProgressWatcher(progress, rounds, done, tensorboard)
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            if watcher.stopping:
+                raise KeyboardInterrupt
+            watcher.stopping = True
+            progress.console.print("stopping after this round; press Ctrl-C again to stop at once")
+
+        before = signal.signal(signal.SIGINT, stop)
+        try:
+            yield watcher
+        finally:
+            signal.signal(signal.SIGINT, before)
+
+
+class GridProgress:
+    """A bar for the whole grid with the time left, one for each training that runs, a line for each that ended."""
+
+    def __init__(self, progress: Progress, done: int, total: int, left: Callable[[], float | None]):
+        self._progress = progress
+        self._left = left
+        self._all = progress.add_task("all", total=total, completed=done, left="")
+        self._running: dict[str, TaskID] = {}
+
+    def began(self, name: str, rounds: int, done: int) -> None:
+        self._running[name] = self._progress.add_task(f"  {name}", total=rounds, completed=done, left="")
+
+    def moved(self, name: str, round: int) -> None:
+        task = self._running[name]
+        before = next(int(each.completed) for each in self._progress.tasks if each.id == task)
+        self._progress.update(task, completed=round)
+        self._progress.update(self._all, advance=round - before, left=_duration(self._left()))
+
+    def ended(self, name: str, line: str) -> None:
+        self._progress.remove_task(self._running.pop(name))
+        self._progress.update(self._all, left=_duration(self._left()))
+        self._progress.console.print(line, soft_wrap=True)
+
+    def say(self, line: str) -> None:
+        self._progress.console.print(line, soft_wrap=True)
+
+
+@contextmanager
+def grid_progress(done: int, total: int, left: Callable[[], float | None]) -> Iterator[GridProgress]:
+    columns = (
+        TextColumn("{task.description}", markup=False),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("rounds"),
+        TextColumn("{task.fields[left]}"),
+    )
+    with Progress(*columns, console=console, refresh_per_second=2) as progress:
+        yield GridProgress(progress, done, total, left)
+
+
+def _duration(seconds: float | None) -> str:
+    if not seconds:  # not known yet, or done
+        return ""
+    hours, rest = divmod(round(seconds), 3600)
+    return (
+        f"· about {hours} h {rest // 60:02d} min left" if hours else f"· about {rest // 60} min {rest % 60:02d} s left"
+    )
+
+
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> Group:
+    """First column to the left, the others to the right, and above them a title that may be wider than the table."""
+    table = Table()
+    for i, heading in enumerate(headings):
+        table.add_column(heading, justify="right" if i else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(*row)
+    return Group(Text(title, style="bold"), table)
+
+
+def results_table(metrics: dict[str, Any], title: str) -> Table:
+    """System, average and routing accuracy and the balanced one of the system's answers, of all clients and of each.
+
+    In a client's row of the metrics `balanced_accuracy` is that of its own answers, which is not shown here.
+    """
+    table = Table(title=title, title_justify="left", title_style="bold")
+    table.add_column("")
+    for heading in ("system", "average", "routing", "balanced", "rows"):
+        table.add_column(heading, justify="right")
+    rows = sum(client["rows"] for client in metrics["clients"].values())
+    keys = ("system_accuracy", "average_accuracy", "routing_accuracy", "balanced_accuracy")
+    everybody = [metrics.get(key) for key in keys]
+    table.add_row("all clients", *map(_share, everybody), f"{rows:,}", style="bold", end_section=True)
+    keys = ("system_accuracy", "accuracy", "routing_accuracy", "system_balanced_accuracy")
+    for name, client in metrics["clients"].items():
+        table.add_row(name, *(_share(client.get(key)) for key in keys), f"{client['rows']:,}")
+    return table
+
+
+def _share(value: float | None) -> str:
+    return "–" if value is None else f"{value:.3f}"
+
+
+def _tensorboard(folder: Path) -> Any:
+    from fedspm.base.errors import FedSPMError
+
+    try:
+        from torch.utils.tensorboard import SummaryWriter
+    except ImportError as error:
+        raise FedSPMError("TensorBoard is not installed; pip install 'fedspm[tensorboard]'") from error
+    return SummaryWriter(str(folder))

@@ -1,0 +1,79 @@
+"""A folder of a bundle that may be replaced while it is served."""
+
+import asyncio
+import logging
+import os
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Generic, TypeVar
+
+from fedspm.base.errors import FedSPMError
+from fedspm.serve.bundle import Served
+
+LOOK_EVERY = 0.5  # seconds
+Model = TypeVar("Model", bound=Served)
+log = logging.getLogger("fedspm.serve")
+
+
+async def at_once(model: Served) -> bool:
+    return True
+
+
+class Current(Generic[Model]):
+    """The model of the newest bundle and the one before it: what began with the old one ends with it."""
+
+    def __init__(self, folder: Path, load: Callable[[Path], Model]):
+        self._folder = folder
+        self._load = load
+        self._stamp = self._stamped()
+        self.model = self._answering(load(folder))
+        self._before: Model | None = None
+        self._coming: Model | None = None
+        self._trouble = ""
+
+    def of_version(self, version: str) -> Model | None:
+        return next((each for each in (self.model, self._before) if each and each.card.version == version), None)
+
+    def versions(self) -> list[str]:
+        return [each.card.version for each in (self.model, self._before) if each]
+
+    async def watch(self, ready: Callable[[Model], Awaitable[bool]] = at_once) -> None:
+        """Swap in a bundle that appears in the folder, once `ready` says so. Runs until it is cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY)
+            await self.look(ready)
+
+    async def look(self, ready: Callable[[Model], Awaitable[bool]] = at_once) -> None:
+        if (stamp := self._stamped()) not in (None, self._stamp):
+            self._coming = None
+            try:
+                coming = await asyncio.to_thread(self._load, self._folder)
+                self._stamp = stamp  # it is whole: if it does not answer, it will not at the next look
+                self._coming = await asyncio.to_thread(self._answering, coming)
+                self._trouble = ""
+            except (FedSPMError, OSError) as error:  # half copied, perhaps: the old one serves on, and we look again
+                if str(error) != self._trouble:  # a large file takes many looks to arrive
+                    log.warning("the new bundle is not used: %s", error)
+                self._trouble = str(error)
+        if self._coming is None or not await ready(self._coming):
+            return
+        if self._coming.card != self.model.card:
+            self._before, self.model = self.model, self._coming
+            log.warning("now serving version %s", self.model.card.version)
+        self._coming = None
+
+    def _answering(self, model: Model) -> Model:
+        """The model, if it answers a probe: built now, not by the first query."""
+        try:
+            model.require_answers()
+        except FedSPMError as error:
+            raise FedSPMError(f"{self._folder}: {error}") from error
+        return model
+
+    def _stamped(self) -> tuple[int, int] | None:
+        try:
+            (card,) = self._folder.glob("*.json")
+            status = os.stat(card)
+        except (OSError, ValueError):
+            return None
+        return status.st_mtime_ns, status.st_ino

@@ -1,0 +1,1 @@
+"""What stands between a request and the router: who may ask, how much, and in which form."""

@@ -1,0 +1,173 @@
+"""From the body of a request to rows: an image, a form with images, JSON, or tensors."""
+
+import asyncio
+import json
+import logging
+import math
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
+from starlette.requests import Request
+from torch import Tensor
+
+from fedspm.base.errors import FedSPMError
+from fedspm.data.arrays import as_input, require_finite
+from fedspm.data.images import SERVED, are_pixels, bytes_as_values, not_pixels, read_image
+from fedspm.serve.bundle import TENSORS, Card, metadata_of, unpack
+from fedspm.serve.http import columns
+from fedspm.serve.http.guard import Declined, Limits, read_body
+
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs bytes of what it cannot read
+SHORT = 32 * 1024  # bytes
+KNOWN = f"image/*, multipart/form-data, application/json or {TENSORS}"
+FORM = 'the body must be {"x": …}, a row or a list of rows of numbers'
+
+
+@dataclass(frozen=True)
+class Query:
+    x: Tensor  # (n, *shape)
+    single: bool  # one row was asked for, not a batch of one
+
+
+async def read_query(request: Request, card: Card, limits: Limits, worker: Executor) -> Query:
+    """Whatever was sent, as rows; a body is unpacked by the worker, so that others are served meanwhile, unless it is
+    short. However short it is, an image may take long."""
+    body = await read_body(request, limits.body)
+    content_type = request.headers.get("content-type", "")
+    kind = content_type.partition(";")[0].strip().lower()
+    read: Callable[[], tuple[Any, bool]]
+    if kind.startswith("image/"):
+        read = partial(_images, [body], True, card, limits)
+    elif kind == "multipart/form-data":
+        read = partial(_images, *await _form(content_type, body, limits.batch), card, limits)
+    elif kind == "application/json":
+        read = partial(_json, body, card, limits)
+    elif kind == TENSORS:
+        read = partial(_tensors, body, card)
+    else:
+        raise Declined(415, f"the content type is {kind!r}; known are {KNOWN}")
+    checked = partial(_checked, read, card, limits)
+    if kind in {"application/json", TENSORS} and len(body) <= SHORT:
+        return checked()
+    return await asyncio.get_running_loop().run_in_executor(worker, checked)
+
+
+def _checked(read: Callable[[], tuple[Any, bool]], card: Card, limits: Limits) -> Query:
+    rows, single = read()
+    if tuple(rows.shape[1:]) != card.shape:
+        shape = list(rows.shape[1:] if single else rows.shape)
+        raise Declined(422, f"x has shape {shape}; a row has shape {list(card.shape)}, a batch one dimension more")
+    if not 1 <= len(rows) <= limits.batch:
+        raise Declined(413 if len(rows) else 422, f"a request has from 1 to {limits.batch} rows, this has {len(rows)}")
+    try:
+        x = as_input(rows, card.shape)
+        require_finite(x, "x")
+    except FedSPMError as error:
+        raise Declined(422, str(error)) from error
+    return Query(x, single)
+
+
+async def _form(content_type: str, body: bytes, most: int) -> tuple[list[bytes], bool]:
+    """The files of a form: one named `image`, or a batch, all named `images`."""
+
+    async def stream() -> AsyncGenerator[bytes, None]:
+        yield body
+
+    parser = MultiPartParser(Headers({"content-type": content_type}), stream(), max_files=most, max_fields=8)
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError, ValueError) as error:
+        raise Declined(400, f"the form cannot be read: {getattr(error, 'message', error)}") from error
+    try:
+        names = [name for name, _ in form.multi_items()]
+        files = [file for _, file in form.multi_items() if isinstance(file, UploadFile)]
+        if len(files) < len(names) or (names != ["image"] and set(names) != {"images"}):
+            raise Declined(422, "a form has one file named `image`, or files that are all named `images`")
+        return [await file.read() for file in files], names == ["image"]
+    finally:
+        await form.close()
+
+
+class Pixels:
+    """How many pixels the images of a request may still have."""
+
+    def __init__(self, most: int):
+        self._left = self._most = most
+
+    def take(self, pixels: int) -> None:
+        self._left -= pixels
+        if self._left < 0:
+            raise Declined(413, f"the images have more than {self._most} pixels together; scale them down first")
+
+
+def _images(files: list[bytes], single: bool, card: Card, limits: Limits) -> tuple[Tensor, bool]:
+    if not are_pixels(card.range):
+        raise Declined(415, f"the clients' rows have {not_pixels(card.range)}; send JSON or tensors")
+    pixels = Pixels(limits.pixels)
+    try:
+        return torch.stack([read_image(file, card.shape, "the image", pixels.take, SERVED) for file in files]), single
+    except Declined:
+        raise
+    except FedSPMError as error:
+        raise Declined(422, str(error)) from error
+
+
+def _json(body: bytes, card: Card, limits: Limits) -> tuple[np.ndarray, bool]:
+    _require_few(body, card, limits.batch)
+    try:
+        content = json.loads(body)
+    except (ValueError, RecursionError) as error:
+        raise Declined(400, f"the body is not JSON: {error}") from error
+    if not isinstance(content, dict) or set(content) != {"x"}:
+        raise Declined(422, FORM)
+    x = content["x"]
+    if isinstance(x, dict) or (isinstance(x, list) and any(isinstance(row, dict) for row in x)):
+        return _rows(columns.of_objects(x, card.columns), card)
+    if body.count(b'"') > len('""'):  # one long string would make NumPy give every other one its length
+        raise Declined(422, FORM)
+    try:
+        array = np.asarray(x)
+    except (ValueError, OverflowError, RecursionError):
+        array = np.asarray(None)
+    if array.dtype.kind not in "iuf":
+        raise Declined(422, "x must be an array of numbers in which all rows have the same shape")
+    return _rows(array, card)
+
+
+def _require_few(body: bytes, card: Card, batch: int) -> None:
+    """Refuse what cannot be rows before it is parsed, which nothing interrupts: lists of three bytes each take a
+    hundred of memory. Names of columns may be there once a row, with whatever commas and brackets they have."""
+    shape, names = card.shape, columns.written(card.columns)
+    numbers = batch * (math.prod(shape) + names.count(","))
+    lists = 1 + batch * (sum(math.prod(shape[:depth]) for depth in range(len(shape))) + names.count("["))
+    quotes = len('""') + batch * names.count('"')
+    if body.count(b",") >= numbers or body.count(b"[") > lists or (names and body.count(b'"') > quotes):
+        raise Declined(
+            413, f"a request has from 1 to {batch} rows of shape {list(shape)}, this has more than they need"
+        )
+    if body.count(b'"') > quotes:
+        raise Declined(422, columns.NAMELESS if body.count(b"{") > 1 else FORM)
+
+
+def _tensors(body: bytes, card: Card) -> tuple[Tensor, bool]:
+    try:
+        tensors = unpack(body, columns.header_limit(card.columns))
+    except FedSPMError as error:
+        raise Declined(400, str(error)) from error
+    if set(tensors) != {"x"}:
+        raise Declined(422, "the body must have one tensor, named x")
+    x = columns.of_tensor(tensors["x"], metadata_of(body), card.columns)
+    rows, single = _rows(x, card)
+    return bytes_as_values(rows, x, card.range), single
+
+
+def _rows(x: Any, card: Card) -> tuple[Any, bool]:
+    single = tuple(x.shape) == card.shape
+    return (x[None] if single else x), single

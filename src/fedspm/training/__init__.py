@@ -1,0 +1,1 @@
+"""Training from its first round to its last, clients that join or leave, and predictions."""

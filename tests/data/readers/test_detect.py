@@ -1,0 +1,223 @@
+"""One's own data: every form gives the federation that was meant, and hostile input gets a sentence."""
+
+import csv
+import shlex
+import sys
+
+import pytest
+
+from fedspm import Federation
+from fedspm.base.errors import FedSPMError
+from fedspm.base.layers import parse_assignments
+from fedspm.data.readers.detect import read_own
+from fedspm.data.readers.draft import Reading, as_kind, natural
+from fedspm.runs.config import resolve
+
+HEADER = ["site", "age", "pressure", "target"]
+ROWS = [["nord", 30 + j, 100.5 - j, "ill" if j % 2 else "well"] for j in range(10)]
+ROWS += [["Süd 10", 50 + j, 80.25 + j, "ill" if j % 3 else "well"] for j in range(12)]
+ROWS += [["Süd 2", j, 5.0 * j, "well" if j % 4 else "ill"] for j in range(8)]
+
+
+def write_csv(path, rows, header=HEADER, **options):
+    with path.open("w", newline="", encoding=options.pop("encoding", "utf-8")) as file:
+        csv.writer(file, **options).writerows([header, *rows])
+    return path
+
+
+def problems(path, **how):
+    return read_own(path, Reading(**how)).problems
+
+
+# -- tables in parts ---------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("how", [{}, {"client_column": "site"}])
+def test_tables_with_a_client_column_are_parts_of_one(tmp_path, how):
+    for i in range(3):
+        write_csv(tmp_path / f"data-0000{i}-of-00003.csv", ROWS[i::3])
+    draft = read_own(tmp_path, Reading(**how))
+    assert draft.form == "parts of a table with a client column"
+    assert {name: len(y) for name, (_, y) in draft.train.items()} == {"nord": 10, "Süd 2": 8, "Süd 10": 12}
+    assert draft.columns == ("age", "pressure")
+
+
+def test_a_client_column_that_was_named_is_missed_where_a_part_has_none(tmp_path):
+    write_csv(tmp_path / "a.csv", ROWS)
+    write_csv(tmp_path / "b.csv", [row[1:] for row in ROWS], HEADER[1:])
+    assert "has no column 'site'" in problems(tmp_path, client_column="site")[0]
+
+
+def test_a_client_column_that_only_some_tables_have_is_not_thrown_away(tmp_path):
+    write_csv(tmp_path / "a.csv", ROWS)
+    write_csv(tmp_path / "b.csv", [row[1:] for row in ROWS], HEADER[1:])
+    (problem,) = problems(tmp_path)
+    assert "a.csv has a client column, 'site', and " in problem
+    assert problem.endswith("b.csv has none; give every table one, or leave it out: --set data.ignore=site")
+    assert problems(tmp_path, ignore=("site",)) == []
+
+
+@pytest.mark.parametrize("name", ["Unnamed: 0", "id, visit", 'the "id"', "it's"])
+def test_what_is_said_of_a_column_can_be_typed(tmp_path, name):
+    write_csv(tmp_path / "a.csv", [(*row, "word") for row in ROWS], (*HEADER, name))
+    (problem,) = problems(tmp_path)
+    _, typed = shlex.split(problem[problem.index("--set") :])
+    ignored = resolve({"data": {"name": str(tmp_path / "a.csv")}}, parse_assignments([typed])).data.ignore
+    assert problems(tmp_path, ignore=ignored) == []
+
+
+def test_tables_that_ignore_their_client_column_are_a_client_each(tmp_path):
+    for i in range(2):
+        write_csv(tmp_path / f"{'ab'[i]}.csv", ROWS[i::2])
+    assert list(read_own(tmp_path, Reading(ignore=("site",))).train) == ["a", "b"]
+
+
+# -- tables ----------------------------------------------------------------------------------------------------------
+
+
+def test_a_table_of_vectors(tmp_path):
+    federation = Federation.from_table(write_csv(tmp_path / "t.csv", ROWS), test_fraction=None)
+    assert federation.names == ("nord", "Süd 2", "Süd 10")
+    assert federation.columns == ("age", "pressure")
+    assert federation.classes.tolist() == ["ill", "well"]
+    assert federation.counts == (10, 8, 12)
+    assert federation.train[2].x[:2].tolist() == [[50, 80.25], [51, 81.25]]
+
+
+def test_the_order_of_rows_of_different_clients_does_not_matter(tmp_path):
+    one = Federation.from_table(write_csv(tmp_path / "a.csv", ROWS))
+    other = Federation.from_table(write_csv(tmp_path / "b.csv", sorted(ROWS, key=lambda row: row[0], reverse=True)))
+    assert one.fingerprint == other.fingerprint
+
+
+@pytest.mark.parametrize(
+    "kind", ["bom", "semicolons", "tabs", "decimal commas", "quoted", "parquet", "a table a client"]
+)
+def test_the_same_table_in_many_spellings(tmp_path, kind):
+    plain = Federation.from_table(write_csv(tmp_path / "plain.csv", ROWS))
+    path = tmp_path / "other" / "table.csv"
+    path.parent.mkdir()
+    if kind == "bom":
+        write_csv(path, ROWS, encoding="utf-8-sig")
+    elif kind == "semicolons":
+        write_csv(path, ROWS, delimiter=";")
+    elif kind == "tabs":
+        path = write_csv(path.with_suffix(".tsv"), ROWS, delimiter="\t")
+    elif kind == "decimal commas":
+        write_csv(path, [[str(cell).replace(".", ",") for cell in row] for row in ROWS], delimiter=";")
+    elif kind == "quoted":
+        write_csv(path, ROWS, quoting=csv.QUOTE_ALL)
+    elif kind == "parquet":
+        pyarrow = pytest.importorskip("pyarrow")
+        from pyarrow import parquet
+
+        path = path.with_suffix(".parquet")
+        parquet.write_table(pyarrow.table(dict(zip(HEADER, map(list, zip(*ROWS, strict=True)), strict=True))), path)
+    else:
+        for name in ("nord", "Süd 10", "Süd 2"):
+            write_csv(path.parent / f"{name}.csv", [row[1:] for row in ROWS if row[0] == name], HEADER[1:])
+        path = path.parent
+    federation = Federation.from_folder(path) if path.is_dir() else Federation.from_table(path)
+    assert federation.fingerprint == plain.fingerprint
+    assert federation.columns == plain.columns
+
+
+@pytest.mark.parametrize(
+    ("header", "change", "how", "sentence"),
+    [
+        (["site", "age", "age", "target"], None, {}, "2 columns are called 'age'"),
+        (["place", "age", "pressure", "target"], None, {}, "no column is called client .* name the client column"),
+        (["site", "age", "pressure", "outcome"], None, {}, "name the label column: --set data.label_column=NAME"),
+        (HEADER, None, {"client_column": "sites"}, "no client column 'sites'; did you mean 'site'"),
+        (HEADER, None, {"ignore": ("agee",)}, "no column 'agee' to ignore; did you mean 'age'"),
+        (["site", "center", "pressure", "target"], None, {}, "'site' and 'center' may both be the client"),
+        (HEADER, (3, 1, ""), {}, "column 'age': row 4 has no finite 32-bit number"),
+        (HEADER, (3, 1, "inf"), {}, "column 'age': row 4 has no finite 32-bit number"),
+        (HEADER, (17, 1, "1e300"), {}, "column 'age': row 18 has no finite 32-bit number"),
+        (HEADER, (3, 1, "old"), {}, "column 'age' holds 'old', which is not a number"),
+        (HEADER, (3, 3, " "), {}, "column 'target': row 4 has no label"),
+        (HEADER, (3, 3, "0.75"), {}, "0.75 is not a label"),
+        (HEADER, (3, 0, ""), {}, "column 'site': row 4 has no client"),
+        (HEADER, (3, 0, "alone"), {}, "client 'alone' has only one row"),
+        (["site", "split", "pressure", "target"], None, {}, "column 'split': found '30', expected train or test"),
+        (HEADER, None, {"ignore": ("age", "pressure")}, "no columns left that could be features"),
+    ],
+)
+def test_what_is_wrong_with_a_table(tmp_path, header, change, how, sentence):
+    rows = [list(row) for row in ROWS]
+    if change:
+        rows[change[0]][change[1]] = change[2]
+    with pytest.raises(FedSPMError, match=sentence) as caught:
+        Federation.from_table(write_csv(tmp_path / "t.csv", rows, header), **how)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"", "is empty"),
+        (b"site,target,age\n", "has no rows"),
+        (b"site,target,age\nnorth,1\n", "row 1 has 2 cells, the header names 3 columns"),
+        ("site,target,age\nS\xfcd,1,2\n".encode("latin-1"), "not UTF-8"),
+        (b"site,target,age\n" + b"north,1,2\n" * 2000 + b"S\xfcd,1,2\n", "not UTF-8"),  # beyond what is read at first
+        (b'site,target,age\n"north,1,2\n', "not a CSV file"),
+        (b"site,target,age\na,x,1\na,x,2\nb,x,3\nb,x,4\n", "one class only"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore::UserWarning")
+def test_broken_tables(tmp_path, content, sentence):
+    path = tmp_path / "broken.csv"
+    path.write_bytes(content)
+    with pytest.raises(FedSPMError, match=sentence):
+        Federation.from_table(path, test_fraction=None)
+
+
+def test_parquet_needs_pyarrow_and_is_checked(tmp_path, monkeypatch):
+    path = tmp_path / "t.parquet"
+    path.write_bytes(b"PAR1 and nothing")
+    with pytest.raises(FedSPMError, match=r"t\.parquet"):
+        Federation.from_table(path)
+    monkeypatch.setitem(sys.modules, "pyarrow", None)
+    with pytest.raises(FedSPMError, match=r"pip install 'fedspm\[parquet\]'"):
+        Federation.from_table(path)
+
+
+# -- the rest --------------------------------------------------------------------------------------------------------
+
+
+def test_names_are_ordered_as_people_count():
+    assert sorted(["c10", "c2", "b", "10", "9"], key=natural) == ["9", "10", "b", "c2", "c10"]
+
+
+def test_labels_keep_what_matters():
+    assert as_kind(["1", "2.0", "-3"]).tolist() == [1, 2, -3]
+    assert as_kind(["007", "1"]).tolist() == ["007", "1"]
+    assert as_kind(["1", "one"]).tolist() == ["1", "one"]
+
+
+def test_a_path_is_a_name_in_the_configuration(tmp_path, monkeypatch):
+    write_csv(tmp_path / "wards.csv", ROWS)
+    monkeypatch.chdir(tmp_path)
+    settings = resolve({"data": {"name": "wards.csv", "ignore": "age"}})
+    assert settings.data.path == tmp_path / "wards.csv"
+    assert settings.data.title == "wards"
+    assert settings.federation().columns == ("pressure",)
+    assert "clients" not in settings.said()["data"]
+    import tomllib
+
+    monkeypatch.chdir("/")
+    again = resolve(tomllib.loads(settings.to_toml()))
+    assert again == settings
+    assert again.federation().fingerprint == settings.federation().fingerprint
+    with pytest.raises(FedSPMError, match="there is no folder or file"):
+        resolve({"data": {"name": "./nothing"}}).federation()
+    with pytest.raises(FedSPMError, match=r"data.clients is for images .* your own data is divided already"):
+        resolve({"data": {"name": str(tmp_path), "clients": 5}}).federation()
+
+
+def test_a_folder_cannot_take_the_name_of_a_data_set(tmp_path, monkeypatch):
+    for name in ("fashion-sample", "arrays"):
+        (tmp_path / name).mkdir()
+    monkeypatch.chdir(tmp_path)
+    for name in ("fashion-sample", "arrays"):
+        assert resolve({"data": {"name": name}}).data.path is None

@@ -1,0 +1,121 @@
+"""What sites claim of themselves: too many rows, an update out of proportion. Each is refused by the site's name."""
+
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
+
+from flwr.app import ConfigRecord
+
+from fedspm.algorithms import ALGORITHMS
+from fedspm.algorithms.fedspm import FedSPM
+from fedspm.base.errors import FedSPMError
+from fedspm.deploy.server import gather
+from fedspm.engines.flower import wire
+from fedspm.engines.flower.reply_checks import out_of_proportion
+from fedspm.federated.replies import Mean, Rows
+from fedspm.runs.config import Sites, resolve
+from fedspm.training.loop import begin, one_round
+from postbox import algorithm_of, loop_engine
+from small import small_settings
+
+MOST = Sites().max_update
+
+
+def assert_same(one, other):
+    assert one.keys() == other.keys()
+    for name, value in one.items():
+        assert torch.equal(value, other[name]), name
+
+
+@pytest.mark.parametrize("rows", [10**9, 1_000_001, 0, -5])
+def test_a_site_that_claims_absurdly_many_rows_is_refused_by_name(vectors, tmp_path, rows):
+    """A billion rows would be a share of .9999999 of every mean."""
+
+    def between(step, site, content):
+        if (step, site) == ("join", "south"):
+            content["fedspm"] = ConfigRecord({**content["fedspm"], "rows": rows})
+        return content
+
+    engine = loop_engine(vectors, algorithm_of(FedSPM, small_settings(), vectors), tmp_path, between)
+    config = resolve({"sites": {"names": list(vectors.names), "wait": 1}})
+    with pytest.raises(FedSPMError, match=rf"site 'south' claims {rows:,} rows.*larger sites\.max_rows"):
+        gather(engine.post, config, lambda line: None)
+
+
+def test_as_many_rows_as_the_setting_allows_are_believed(vectors, tmp_path):
+    engine = loop_engine(vectors, algorithm_of(FedSPM, small_settings(), vectors), tmp_path)
+    names = list(vectors.names)
+    assert gather(engine.post, resolve({"sites": {"names": names, "max_rows": 150}}), print).keys() == set(names)
+    with pytest.raises(FedSPMError, match=r"site 'west' claims 150 rows.*sites\.max_rows = 149"):
+        gather(engine.post, resolve({"sites": {"names": names, "max_rows": 149}}), print)
+
+
+def tenfold(shared):
+    """Changes a reply as if the site had moved ten times as far."""
+
+    def bad(content):
+        tensors = wire.to_tensors(content["reply"])
+        content["reply"] = wire.to_record(
+            {name: shared[name] + 10 * (each - shared[name]) for name, each in tensors.items()}
+        )
+        return content
+
+    return bad
+
+
+@pytest.mark.parametrize(("name", "step"), [("fedspm", "maximise"), ("fedavg", "update"), ("cluster-fl", "update")])
+def test_an_update_out_of_proportion_is_left_out_and_named(vectors, tmp_path, name, step):
+    torch.set_num_threads(1)
+    algorithm = algorithm_of(ALGORITHMS[name], small_settings(algorithm=name), vectors)
+    spoil = {}
+
+    def between(asked, site, content):
+        return spoil["bad"](content) if (asked, site) == (step, "south") and spoil else content
+
+    engine = loop_engine(vectors, algorithm, tmp_path, between, max_update=MOST)
+    shared = begin(algorithm, engine)
+    first = one_round(algorithm, engine, shared, 0)
+    assert engine.said == []  # an honest round
+    spoil["bad"] = lambda content: None
+    expected = one_round(algorithm, engine, shared, 0)
+    engine.said.clear()
+    spoil["bad"] = tenfold(shared)
+    assert_same(expected, one_round(algorithm, engine, shared, 0))
+    assert len(engine.said) == 1
+    assert f"site 'south', step {step}: its update has the length" in engine.said[0]
+    assert f"with 120 rows more than {MOST:g} times is refused (sites.max_update = {MOST:g})" in engine.said[0]
+    spoil.clear()
+    assert_same(first, one_round(algorithm, engine, shared, 0))
+
+
+@pytest.mark.parametrize("name", ["fedspm", "fedem", "fedgmm"])
+def test_honest_sites_train_to_the_same_bits_with_the_limit(vectors, tmp_path, name):
+    torch.set_num_threads(1)
+    algorithm, states = algorithm_of(ALGORITHMS[name], small_settings(algorithm=name), vectors), []
+    for most in (MOST, float("inf")):
+        engine = loop_engine(vectors, algorithm, tmp_path / str(most), max_update=most)
+        shared = begin(algorithm, engine)
+        for number in range(3):
+            shared = one_round(algorithm, engine, shared, number)
+        assert engine.said == []
+        states.append(shared)
+    assert_same(*states)
+
+
+def test_two_sites_cannot_be_judged_and_updates_in_rows_can():
+    shared = {"w": torch.zeros(4), "tau": torch.zeros(4, 2)}
+    lengths = {"a": 1.0, "b": 1.1, "c": 50.0}
+    means = {site: Mean(9, w=torch.full((4,), length / 2)) for site, length in lengths.items()}
+    rows = {site: Rows.of(site, w=torch.full((4,), length / 2)) for site, length in lengths.items()}
+    counts = dict.fromkeys(lengths, 90)
+    assert out_of_proportion(means, shared, counts, 5.0).keys() == {"c"}
+    assert out_of_proportion(rows, shared, counts, 5.0).keys() == {"c"}
+    assert out_of_proportion({site: means[site] for site in "ac"}, shared, counts, 5.0) == {}
+    assert out_of_proportion(means, shared, counts | {"c": 9000}, 5.0).keys() == {"c"}
+    assert out_of_proportion(means, shared, counts | {"c": 1}, 5.0).keys() == {"c"}  # √90 · 5 = 47.4 times
+    assert out_of_proportion(means, shared, {"a": 120, "b": 120, "c": 1}, 5.0) == {}  # few rows: long, of little weight
+    taus = {site: Rows.of(site, tau=torch.full((2,), 10**k)) for k, site in enumerate("abc")}
+    assert out_of_proportion(taus, shared, counts, 5.0) == {}  # shares of rows are no update
+    still = {site: Mean(9, w=torch.zeros(4)) for site in "ab"} | {"c": means["c"]}
+    assert out_of_proportion(still, shared, counts, 5.0) == {}  # nobody else has moved: nothing to compare with

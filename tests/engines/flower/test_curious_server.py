@@ -1,0 +1,257 @@
+"""Servers that would read rows: what a site answers, when and how often, whatever it is asked."""
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
+
+from fedspm.algorithms import ALGORITHMS, algorithm_named
+from fedspm.engines.flower import wire
+from fedspm.engines.flower.site import Site, SiteConfig
+from fedspm.engines.flower.site_data import save_rows
+from fedspm.federated.algorithm import Task
+from fedspm.federated.settings import FASTEST
+from fedspm.federated.steps import ATTEMPTS
+from fedspm.mixture.model import initial_shared_heads
+from fedspm.runs.config import OF_DATA, PRESETS, resolve
+from small import small_settings, toy_rows
+
+NAMES, FEATURES = ("north", "south"), 6
+BLOCK = {"encoder": "mlp", "momentum": 0.0, "dimension": 4, "batch_size": 32, "steps": 5}
+SAFE = {"predictor": BLOCK, "router": BLOCK}
+
+
+class Server:
+    """Asks one site whatever it likes."""
+
+    def __init__(self, folder, settings, rows, **site):
+        save_rows(folder / "rows.safetensors", *rows)
+        made = {"name": "north", "rows": str(folder / "rows.safetensors"), "state": folder / "state", "device": "cpu"}
+        self.config = SiteConfig(**made | {"algorithms": tuple(ALGORITHMS)} | site)
+        self.site = Site(self.config)
+        task = Task((FEATURES,), 2, NAMES, (len(rows[1]), len(rows[1])))
+        self.algorithm = algorithm_named(settings.algorithm)(settings, task)
+        known = {"names": NAMES, "counts": task.counts, "shape": task.shape, "classes": ["ill", "well"]}
+        self.description = known | {"settings": settings.model_dump(mode="json")}
+        self.refusals = []
+
+    def ask(self, step, turn, exchange, shared=None, round=None, run="run1", **arguments):
+        """The tensors of a reply, or None: then `refusals` has the reason."""
+        header = {"tag": str(wire.Tag(run, turn, exchange)), "step": step, "kept": []}
+        header["round"] = max(0, turn - 1) if round is None else round
+        if step == "enrol":
+            header["description"] = json.dumps(self.description)
+        reply = self.site.answer(wire.request(header, shared or {}, arguments))
+        if wire.header_of(reply)["kind"] == "refusal":
+            self.refusals.append(wire.header_of(reply)["why"])
+            return None
+        return wire.tensors_of(reply, wire.REPLY)
+
+    def start(self):
+        """Enrols the site; what it says of its features, standardised."""
+        self.ask("enrol", 0, 0)
+        sums = self.ask("describe", 0, 1)
+        if sums is None:
+            return None
+        mean = sums["sum"] / sums["count"]
+        scale = (sums["square"] / sums["count"] - mean.square()).sqrt()
+        return {"input.mean": mean.float(), "input.scale": scale.float()}
+
+
+def found(rows, guesses, tolerance):
+    """How many of the rows a guess comes near to, relative to their length."""
+    if not guesses:
+        return 0
+    distance = torch.cdist(torch.as_tensor(rows).double(), torch.stack(guesses).double()).min(1).values
+    return int((distance < tolerance * torch.as_tensor(rows).double().norm(dim=1)).sum())
+
+
+def turning_clusters(server, times=400):
+    """Two clusters whose border turns by a hair: where a row changes sides, the difference of the sums is that row."""
+    shared = server.start()
+    if shared is None or server.ask("moments", 0, 2, shared) is None:
+        return []
+    guesses, last = [], None
+    for k, angle in enumerate(np.linspace(0, np.pi, times)):
+        u = torch.zeros(FEATURES, dtype=torch.float64)
+        u[1], u[2] = np.cos(angle), np.sin(angle)
+        reply = server.ask("cluster", 0, 3 + k, shared, centres=1e-4 * torch.stack([u, -u]))
+        if reply is None:
+            break
+        if last is not None and abs(float(reply["count"][0] - last["count"][0])) == 1:
+            guesses.append((reply["sum"][0] - last["sum"][0]) * (reply["count"][0] - last["count"][0]))
+        last = reply
+    return guesses
+
+
+def standardised(rows):
+    x = torch.from_numpy(rows[0]).double()
+    return (x - x.mean(0)) / x.std(0, correction=0)
+
+
+NOISY = SAFE | {"privacy": {"clip": 1.0, "noise": 8.0}, "em": {"start": "random"}}
+
+
+def test_a_server_that_turns_clusters_by_a_hair_reads_no_row(tmp_path):
+    """It read 160 of 200 rows of a site that wanted noise, in a run that starts at random."""
+    rows = toy_rows(200, 0.0, False, 0)
+    server = Server(tmp_path, small_settings(**NOISY), rows, min_noise=8.0)
+    guesses = turning_clusters(server)
+    assert found(standardised(rows), guesses, 1e-3) == 0
+    assert server.refusals == ["the settings of this run do not use the step 'moments'"]
+
+
+def test_a_site_that_wants_noise_takes_no_part_in_a_start_without_it(tmp_path):
+    settings = small_settings(**NOISY | {"em": {"start": "kmeans"}})
+    server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0), min_noise=8.0)
+    assert server.ask("enrol", 0, 0) is None
+    assert "min_noise of site 'north' is 8; set em.start = \"random\"" in server.refusals[0]
+    one = settings.model_copy(update={"components": 1})  # nothing to find: only τ = n leaves
+    assert Server(tmp_path, one, toy_rows(60, 0.0, False, 0), min_noise=8.0).start()
+
+
+def test_the_start_has_as_many_requests_as_k_means_needs_also_after_a_restart(tmp_path):
+    server = Server(tmp_path, small_settings(**SAFE, components=3), toy_rows(60, 0.0, False, 0))
+    shared = server.start()
+    server.ask("moments", 0, 2, shared)
+    centres = torch.randn(40, 2, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
+
+    def cluster(k, exchange=None):
+        return server.ask("cluster", 0, exchange or 3 + k, shared, centres=centres[k])
+
+    first = [cluster(k) for k in range(4 * 3 + 10 * 2)]
+    assert not server.refusals
+    server.site = Site(server.config)
+    assert cluster(32) is None
+    assert "answered the step 'cluster' 32 times in the start, as often as training needs it" in server.refusals[0]
+    again = cluster(7, exchange=50)  # what it has answered, the same: a start that was interrupted is done again
+    assert all(torch.equal(value, first[7][name]) for name, value in again.items())
+    assert server.ask("describe", 0, 1, {"other": torch.zeros(1)}) is None  # once
+    assert server.ask("describe", 0, 1) is not None
+
+
+def test_steps_are_answered_where_they_belong(tmp_path):
+    settings = small_settings(**SAFE, rounds=20, em={"start": "random"}, clients_per_round=1)
+    server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0))
+    algorithm = server.algorithm
+    shared = server.start() | algorithm.predictor.initial() | algorithm.router.initial() | algorithm.first_tilts(2)
+    shared |= {"tau": torch.full((2, 2), 30.0)}
+    drawn = next(number for number in range(20) if algorithm.participants(number) == [0])
+    rests = next(number for number in range(20) if algorithm.participants(number) == [1])
+    assert server.ask("expect", drawn + 1, 0, shared) is not None
+    for step, turn, round, why in (
+        ("expect", 0, None, "belongs to the rounds of this run and is not answered in the start"),
+        ("evaluate", 0, None, "belongs to evaluations of this run"),
+        ("expect", drawn + 1, drawn + 1, "the request is for round"),
+        ("expect", 21, None, "round 20 in turn 21 of a run of 20 rounds"),
+        ("expect", rests + 1, None, f"was not drawn for round {rests}"),
+        ("advance", drawn + 1, None, "do not use the step 'advance'"),
+        ("settle", 0, None, "do not use the step 'settle'"),
+        ("personalise", drawn + 1, None, "do not use the step 'personalise'"),
+        ("summarise", 2, None, "belongs to the end of the last round"),
+        ("describe", drawn + 1, None, "belongs to the start"),
+    ):
+        server.refusals.clear()
+        assert server.ask(step, turn, 5, shared, round) is None, step
+        assert why in server.refusals[0]
+    assert server.ask("describe", 0, 1, shared) is None
+    assert "has begun its rounds" in server.refusals[-1]
+    assert server.ask("evaluate", 1, 9000, shared) is not None
+    assert server.ask("summarise", 20, 9001, shared) is not None
+
+
+def test_a_repeated_round_may_have_other_contents_but_not_for_ever(tmp_path):
+    settings = small_settings(**SAFE, rounds=3, algorithm="fedavg")
+    server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0))
+    shared = server.start() | server.algorithm.predictor.initial() | heads()
+
+    def update(turn, k):
+        return server.ask("update", turn, 0, shared | {"head.bias": torch.full((1, 2), 0.01 * k)})
+
+    assert all(update(1, k) is not None for k in range(1 + ATTEMPTS))
+    assert update(1, 1 + ATTEMPTS) is None
+    assert "'update' 21 times in round 0, as often as training needs it" in server.refusals[0]
+    assert update(1, 3) is not None  # as before
+    assert update(2, 0) is not None  # the next round
+    assert update(2, 1) is None  # all that could be spared was spent
+
+
+# -- small batches ---------------------------------------------------------------------------------------------------
+
+
+def heads():
+    return initial_shared_heads(1, 2, 4, 0)
+
+
+def layer_changes(server, rounds=30):
+    """The change of the first layer's weights over that of its bias: a row, if only one has moved a unit."""
+    shared = server.start()
+    guesses = []
+    if shared is None:
+        return guesses
+    shared |= server.algorithm.predictor.initial() | heads()
+    for number in range(rounds):
+        after = server.ask("update", number + 1, 0, shared)
+        weight, bias = ((after[name] - shared[name]).squeeze(0) for name in HIDDEN)
+        guesses += list(weight[bias != 0] / bias[bias != 0, None])
+        shared |= after
+    return guesses
+
+
+HIDDEN = ("predictor.0.hidden1.weight", "predictor.0.hidden1.bias")
+NO_LIMITS = {"min_batch": 1, "min_steps": 1, "max_learning_rate": 100.0}
+
+
+@pytest.mark.parametrize(
+    ("change", "limits", "most"),
+    [
+        ({"batch_size": 1, "steps": 1}, NO_LIMITS, 66),  # what it reads where nothing is refused
+        ({"batch_size": 1, "steps": 1}, {}, 0),
+        ({"batch_size": 16, "steps": 5}, {}, 0),  # the least that is not refused
+        ({"batch_size": 16, "steps": 5, "learning_rate": 0.1}, {}, 0),
+    ],
+)
+def test_a_server_that_asks_for_small_batches_reads_no_row(tmp_path, change, limits, most):
+    rows = toy_rows(66, 0.0, False, 0)
+    settings = small_settings(algorithm="fedavg", rounds=30, predictor=BLOCK | change)
+    server = Server(tmp_path, settings, rows, **limits)
+    read = found(standardised(rows), layer_changes(server), 0.01)
+    assert read > 20 if most else read == 0
+
+
+@pytest.mark.parametrize(
+    ("change", "why"),
+    [
+        ({"batch_size": 15}, r"predictor.batch_size = 15, too small for site 'north', whose min_batch is 16"),
+        ({"steps": 4}, r"predictor.steps = 4, too few for site 'north', whose min_steps is 5"),
+        ({"learning_rate": 0.2}, r"predictor.learning_rate = 0.2, too large for site 'north', whose max_learning_rate"),
+        ({"steps": 0}, None),  # sends what it got
+        ({}, None),
+    ],
+)
+def test_a_site_has_limits_of_its_own(tmp_path, change, why):
+    settings = small_settings(predictor=BLOCK | change, router=BLOCK)
+    server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0))
+    server.ask("enrol", 0, 0)
+    assert not server.refusals if why is None else why in server.refusals[0]
+
+
+def test_a_site_with_fewer_rows_than_its_smallest_batch_takes_no_part(tmp_path):
+    server = Server(tmp_path, small_settings(**SAFE), toy_rows(15, 0.0, False, 0))
+    assert server.ask("enrol", 0, 0) is None
+    assert "batches of this site's 15 rows, too few for site 'north', whose min_batch is 16" in server.refusals[0]
+
+
+def test_what_is_configured_by_default_is_not_refused():
+    usual = SiteConfig(name="a", rows="a", state="a")
+    for data in (*OF_DATA, "fashion-sample"):
+        for preset in PRESETS:
+            config = resolve({"data": {"name": data}, "preset": preset})
+            for block in (config.predictor, config.router):
+                assert block.batch_size >= usual.min_batch
+                assert block.steps >= usual.min_steps
+                assert block.learning_rate == "auto" or block.learning_rate <= usual.max_learning_rate
+    assert usual.max_learning_rate >= FASTEST  # the highest that auto may be

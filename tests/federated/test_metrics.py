@@ -1,0 +1,110 @@
+"""Every metric against a loop over rows: clients of unequal size, a model that is often wrong and often misroutes."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from sklearn.metrics import balanced_accuracy_score
+
+from fedspm import Federation
+from fedspm.algorithms import algorithm_named
+from fedspm.engines.local import LocalEngine
+from fedspm.federated.evaluation import Model, evaluate, from_counts, purity_count
+from fedspm.runs.folder import task_of
+from fedspm.training.loop import begin, one_round, personalised
+from small import small_settings, toy_rows
+
+SIZES = {"north": 40, "south": 70, "west": 15}
+
+
+@pytest.fixture(scope="module")
+def federation():
+    train = {name: toy_rows(50, i / 2, bool(i % 2), seed=i) for i, name in enumerate(SIZES)}
+    test = {name: toy_rows(n, i / 2, bool(i % 2), seed=10 + i) for i, (name, n) in enumerate(SIZES.items())}
+    return Federation.from_arrays(train, test)
+
+
+def looked_at(federation, name):
+    """A model after one round, its metrics, and for every test row (home, y, what each client says, the posterior)."""
+    algorithm = algorithm_named(name)(small_settings(algorithm=name), task_of(federation))
+    with LocalEngine(federation, seed=0, workers=1) as engine:
+        model = personalised(algorithm, engine, one_round(algorithm, engine, begin(algorithm, engine), 0))
+    rows = []
+    with torch.no_grad():
+        for home, part in enumerate(federation.test):
+            embedding = model.embed(part.x)
+            said = torch.stack([model.local(i, embedding) for i in range(3)], 1)  # (n, m, k)
+            posterior = model.posterior(embedding) if algorithm.routes else [None] * len(part)
+            rows += list(zip([home] * len(part), part.y.tolist(), said, posterior, strict=True))
+    return evaluate(model, federation), rows
+
+
+def test_metrics_of_a_method_that_routes(federation):
+    metrics, rows = looked_at(federation, "fedspm")
+    home, y = (np.array([row[i] for row in rows]) for i in (0, 1))
+    routed = np.array([int(posterior.argmax()) for *_, posterior in rows])
+    system = np.array([int(said[goal].argmax()) for (_, _, said, _), goal in zip(rows, routed, strict=True)])
+    own = np.array([int(said[i].argmax()) for i, _, said, _ in rows])
+    log_own = [math.log(said[i, label]) for i, label, said, _ in rows]
+    log_home = [math.log(posterior[i]) for i, _, _, posterior in rows]
+    expected = {
+        "system_accuracy": np.mean(system == y),
+        "average_accuracy": np.mean(own == y),
+        "balanced_accuracy": balanced_accuracy_score(y, system),
+        "average_balanced_accuracy": balanced_accuracy_score(y, own),
+        "routing_accuracy": np.mean(routed == home),
+        "error_from_routing": np.mean((system != y) & (routed != home)),
+        "error_from_prediction": np.mean((system != y) & (routed == home)),
+        "log_likelihood": np.mean(log_own),
+        "predictive_log_likelihood": np.mean(log_own) + np.mean(log_home),
+    }
+    for name, value in expected.items():
+        assert metrics[name] == pytest.approx(value, abs=1e-5), name
+    assert 0.05 < metrics["routing_accuracy"] < 0.95  # else much of this would be the same whatever was counted
+    confusion = [[int(np.sum((home == i) & (routed == j))) for j in range(3)] for i in range(3)]
+    assert metrics["routing_confusion"] == confusion
+    assert confusion != np.transpose(confusion).tolist()
+    by_client = {name: np.mean((own == y)[home == i]) for i, name in enumerate(SIZES)}
+    for i, name in enumerate(SIZES):
+        assert metrics["clients"][name]["accuracy"] == pytest.approx(by_client[name])
+        assert metrics["clients"][name]["system_accuracy"] == pytest.approx(np.mean((system == y)[home == i]))
+        assert metrics["clients"][name]["routing_accuracy"] == pytest.approx(np.mean((routed == i)[home == i]))
+    assert metrics["worst_client"] == min(by_client, key=by_client.get)
+    assert metrics["worst_client_accuracy"] == pytest.approx(min(by_client.values()))
+    assert metrics["average_accuracy"] != pytest.approx(np.mean(list(by_client.values())))  # rows count, not clients
+
+
+class Decided(Model):
+    """Two of three clients are a little for the second class, one is sure of the first."""
+
+    def local(self, client, embedding):
+        return torch.tensor([[1.0, 0.0]] if client == 0 else [[0.4, 0.6]])
+
+
+def test_a_method_that_cannot_route_answers_by_vote(federation):
+    metrics, rows = looked_at(federation, "ditto")
+    votes = [sum(int(said[i].argmax()) for i in range(3)) >= 2 for _, _, said, _ in rows]
+    assert metrics["system_accuracy"] == pytest.approx(np.mean([votes[j] == row[1] for j, row in enumerate(rows)]))
+    assert "routing_accuracy" not in metrics
+    algorithm = algorithm_named("ditto")(small_settings(algorithm="ditto"), task_of(federation))
+    answer = Decided(algorithm, {}, [{}] * 3).votes({})
+    torch.testing.assert_close(answer, torch.tensor([[1 / 3, 2 / 3]]))
+
+
+def test_purity_counts_the_commonest_truth_of_each_component():
+    assert purity_count(torch.tensor([0, 0, 1, 1]), torch.tensor([0, 0, 0, 0])) == 4
+    assert purity_count(torch.tensor([0, 0, 0, 1, 1]), torch.tensor([0, 0, 1, 1, 0])) == 3
+
+
+def test_what_sites_counted_is_put_together_by_rows():
+    counts = {
+        "a": {"rows": torch.tensor(10), "right": torch.tensor(9), "routed": torch.tensor([7, 3, 0])},
+        "c": {"rows": torch.tensor(30), "right": torch.tensor(12), "routed": torch.tensor([5, 1, 24])},
+    }
+    metrics = from_counts(counts, ("a", "b", "c"), routes=True)
+    assert metrics["average_accuracy"] == pytest.approx(21 / 40)
+    assert metrics["routing_accuracy"] == pytest.approx(31 / 40)
+    assert {name: row["routing_accuracy"] for name, row in metrics["clients"].items()} == {"a": 0.7, "c": 0.8}
+    assert metrics["routing_confusion"] == [[7, 3, 0], [0, 0, 0], [5, 1, 24]]
+    assert (metrics["worst_client"], metrics["worst_client_accuracy"]) == ("c", 0.4)
