@@ -54,12 +54,12 @@ def test_the_plugins_median_is_the_median(with_plugin):
     code = """
 import torch
 from fedspm.algorithms import algorithm_named
-from fedspm.federated.replies import Rows
+from fedspm.federated.replies import PerClient
 from fedspm.federated.settings import Settings
 from fedspm.federated.algorithm import Task
 method = algorithm_named("fedmedian")(Settings(algorithm="fedmedian"), Task((4,), 2, ("a", "b", "c"), (9, 9, 9)))
 shared = method.predictor.initial() | {"head.weight": torch.zeros(1, 2, 32), "head.bias": torch.zeros(1, 2)}
-rows = Rows({c: {k: torch.full_like(v, n) for k, v in shared.items()} for c, n in zip("abc", (1.0, 1e9, 2.0))})
+rows = PerClient({c: {k: torch.full_like(v, n) for k, v in shared.items()} for c, n in zip("abc", (1.0, 1e9, 2.0))})
 assert all((value == 2).all() for value in method.server_round(shared, lambda step, shared: rows).values())
 """
     done = subprocess.run([sys.executable, "-c", code], env=with_plugin, capture_output=True, text=True, check=False)

@@ -101,7 +101,7 @@ def test_sums_of_few_rows_stay_at_the_client(vectors):
     settings = small_settings(min_count=100)  # north has 90 rows
     algorithm = FedSPM(settings, task_of(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
-        engine.enrol(algorithm)
+        engine.init_private(algorithm)
         totals = engine(algorithm.describe, {}).totals()
         assert totals["count"] == sum(n for n in vectors.counts if n >= 100)
         assert Algorithm.start(algorithm, engine)["input.mean"].isfinite().all()
@@ -143,7 +143,7 @@ def test_rows_are_standardised_channel_by_channel_over_all_clients():
     federation = Federation.from_arrays({name: (x, torch.arange(len(x)) % 2) for name, x in images.items()})
     algorithm = FedSPM(small_settings(predictor=CNN, router=CNN), task_of(federation))
     with LocalEngine(federation, seed=0, workers=1) as engine:
-        engine.enrol(algorithm)
+        engine.init_private(algorithm)
         shared = Algorithm.start(algorithm, engine)
     everything = torch.cat(list(images.values())).transpose(0, 1).flatten(1).double()
     torch.testing.assert_close(shared["input.mean"].double(), everything.mean(1), rtol=1e-5, atol=1e-5)
@@ -155,8 +155,8 @@ def test_rows_are_standardised_channel_by_channel_over_all_clients():
 
 def test_the_server_knows_which_round_it_lengthens(vectors):
     algorithm = FedSPM(small_settings(), task_of(vectors))
-    rounds, lengthened = [], algorithm.lengthened
-    algorithm.lengthened = lambda shared, update, round: rounds.append(round) or lengthened(shared, update, round)
+    rounds, extrapolate = [], algorithm.extrapolate
+    algorithm.extrapolate = lambda shared, update, round: rounds.append(round) or extrapolate(shared, update, round)
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         for number in (0, 2):

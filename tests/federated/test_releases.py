@@ -15,8 +15,8 @@ from fedspm.engines.flower.server import FlowerEngine
 from fedspm.engines.flower.transport import Post, Waiting
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Both, Mean, Rows
-from fedspm.federated.transforms import Departure
+from fedspm.federated.replies import Combined, Mean, PerClient
+from fedspm.federated.transforms import ReplyTransform
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run
 from fedspm.runs.manifest import manifest
@@ -40,9 +40,9 @@ class Twice(FedAvg):
     def polish(self, client, shared) -> tuple[Mean, dict]:
         return self.update(client, shared)
 
-    def tell(self, client, shared) -> tuple[Rows, dict]:
+    def tell(self, client, shared) -> tuple[PerClient, dict]:
         half = torch.tensor(client.n / 2)
-        return Rows.of(client.name, tau=torch.stack([half, half])), client.private
+        return PerClient.of(client.name, tau=torch.stack([half, half])), client.private
 
 
 @pytest.fixture
@@ -95,12 +95,12 @@ def test_who_rests_pays_nothing_and_being_drawn_hides_nothing(vectors):
 def test_a_reply_with_both_is_two_mechanisms(vectors):
     client = Client("north", 0, torch.zeros(90, 6), torch.zeros(90, dtype=torch.long), {}, 0, 0)
     shared = {"w": torch.zeros(3)}
-    depart = Departure(small_settings(privacy=NOISE), client, "advance", shared)
-    update, row = Mean(90, w=torch.ones(3)), Rows.of("north", tau=torch.tensor([30.0, 60.0]))
-    assert [depart.noised(reply) for reply in (update, row, Both(update, row))] == [1, 1, 2]
+    depart = ReplyTransform(small_settings(privacy=NOISE), client, "advance", shared)
+    update, row = Mean(90, w=torch.ones(3)), PerClient.of("north", tau=torch.tensor([30.0, 60.0]))
+    assert [depart.noised(reply) for reply in (update, row, Combined(update, row))] == [1, 1, 2]
     assert depart.noised(Mean(1, count=torch.tensor(90.0))) == 0
     alone = replace(depart, settings=small_settings(components=1, privacy=NOISE))
-    assert alone.noised(Rows.of("north", tau=torch.tensor([90.0]))) == 0
+    assert alone.noised(PerClient.of("north", tau=torch.tensor([90.0]))) == 0
     with pytest.raises(TrainingFailed, match="'tau' has several entries in a run with one component"):
         alone(row)  # it would leave without noise and without being counted
 
@@ -184,14 +184,14 @@ class Curious(FedAvg):
     def peer(self, client, shared) -> tuple[Mean, dict]:
         return Mean(1, peek=client.x[:5]), client.private
 
-    def both(self, client, shared) -> tuple[Both, dict]:
-        return Both(Mean(1), Rows.of(client.name, peek=client.x[:5])), client.private
+    def both(self, client, shared) -> tuple[Combined, dict]:
+        return Combined(Mean(1), PerClient.of(client.name, peek=client.x[:5])), client.private
 
-    def forge(self, client, shared) -> tuple[Rows, dict]:
-        return Rows({client.name: {}, "somebody": {"count": client.x[:5]}}), client.private
+    def forge(self, client, shared) -> tuple[PerClient, dict]:
+        return PerClient({client.name: {}, "somebody": {"count": client.x[:5]}}), client.private
 
-    def personalise(self, client, shared) -> tuple[Rows, dict]:
-        return Rows.of(client.name, peek=client.x[:5]), client.private
+    def personalise(self, client, shared) -> tuple[PerClient, dict]:
+        return PerClient.of(client.name, peek=client.x[:5]), client.private
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from fedspm.federated.replies import Mean, Rows
+from fedspm.federated.replies import Mean, PerClient
 
 client = st.tuples(st.integers(1, 1000), st.lists(st.floats(-100, 100, width=32), min_size=3, max_size=3))
 
@@ -50,10 +50,10 @@ def test_a_tensor_is_averaged_over_those_who_sent_it():
 
 
 def test_rows_come_in_client_order_and_the_absent_keep_their_last_row():
-    rows = Rows.of("b", tau=torch.tensor([2.0])).merge(Rows.of("a", tau=torch.tensor([1.0])))
+    rows = PerClient.of("b", tau=torch.tensor([2.0])).merge(PerClient.of("a", tau=torch.tensor([1.0])))
     previous = torch.tensor([[7.0], [8.0], [9.0]])
     assert rows.stack("tau", ["a", "b", "c"], previous).flatten().tolist() == [1, 2, 9]
     with pytest.raises(KeyError, match="did not answer"):
         rows.stack("tau", ["a", "b", "c"])
     with pytest.raises(KeyError, match="twice"):
-        rows.merge(Rows.of("a", tau=torch.tensor([1.0])))
+        rows.merge(PerClient.of("a", tau=torch.tensor([1.0])))

@@ -16,8 +16,8 @@ from fedspm.engines.flower.site import Site
 from fedspm.engines.flower.site_store import noise_secret
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Mean, Rows
-from fedspm.federated.transforms import Departure, arrived
+from fedspm.federated.replies import Mean, PerClient
+from fedspm.federated.transforms import ReplyTransform, arrived
 from fedspm.training.loop import begin, one_round
 from postbox import algorithm_of, loop_engine
 from small import small_settings
@@ -75,7 +75,7 @@ def departed(values, client=NORTH, step="update", secret="", **changes):
     """(what the server sent, what leaves) of an update by `values`."""
     shared = {f"w.{i}": torch.full_like(value, 0.25) for i, value in enumerate(values)}
     moved = {f"w.{i}": shared[f"w.{i}"] + value for i, value in enumerate(values)}
-    reply = Departure(small_settings(**changes), client, step, shared, secret)(Mean(client.n, **moved))
+    reply = ReplyTransform(small_settings(**changes), client, step, shared, secret)(Mean(client.n, **moved))
     return shared, reply
 
 
@@ -109,7 +109,7 @@ def test_without_options_a_reply_leaves_as_it_is():
     _, reply = departed([torch.randn(3)])
     assert reply.sent[1]["w.0"].dtype == torch.float32
     same = Mean(3, w=torch.ones(2))
-    assert Departure(small_settings(), client(), "update", {"w": torch.zeros(2)})(same) is same
+    assert ReplyTransform(small_settings(), client(), "update", {"w": torch.zeros(2)})(same) is same
     assert arrived(small_settings(), {"w": torch.zeros(2)}, same) is same
 
 
@@ -146,8 +146,8 @@ def test_the_noise_has_the_scale_that_is_accounted_for():
     assert abs(float(values.mean())) < 0.03
     settings, shares = small_settings(components=3, privacy={"clip": 2.0, "noise": 1e-3}), []
     for round in range(400):
-        row = Rows.of("north", tau=torch.tensor([30.0, 30.0, 30.0]))
-        shares.append(Departure(settings, client(round), "expect", {})(row).rows["north"]["tau"] / 90)
+        row = PerClient.of("north", tau=torch.tensor([30.0, 30.0, 30.0]))
+        shares.append(ReplyTransform(settings, client(round), "expect", {})(row).rows["north"]["tau"] / 90)
     noise = torch.stack(shares) - 1 / 3
     assert noise.sum(1).abs().max() < 1e-6
     assert noise.std() == pytest.approx(
@@ -164,7 +164,7 @@ def test_tau_stays_a_vector_of_shares_under_any_noise(vectors):
 @pytest.mark.parametrize("privacy", [{"clip": 0.01}, {"clip": 0.01, "noise": 1.0}])
 def test_an_update_in_rows_does_not_escape_the_clip(vectors, tmp_path, fedmedian, privacy):
     changes = {"algorithm": "fedmedian", "privacy": privacy}
-    why = r"step update: .*leaves in Rows.*reply with a Mean of shared parameters only, or train without privacy\.clip"
+    why = r"step update: .*leaves in PerClient.*reply with a Mean of shared parameters only, or train without"
     with pytest.raises(TrainingFailed, match=why):
         in_process(vectors, 1, **changes)
     engine = loop_engine(vectors, algorithm_of(fedmedian, small_settings(**changes), vectors), tmp_path)
@@ -174,7 +174,7 @@ def test_an_update_in_rows_does_not_escape_the_clip(vectors, tmp_path, fedmedian
 
 def test_an_update_beside_something_else_does_not_escape_the_clip():
     start = {"predictor.0.weight": torch.zeros(3)}
-    depart = Departure(small_settings(privacy={"clip": 0.01}), client(), "update", start)
+    depart = ReplyTransform(small_settings(privacy={"clip": 0.01}), client(), "update", start)
     for name in ("loss", "predictor.0.bias"):
         with pytest.raises(TrainingFailed, match=r"'predictor\..*' leaves in a Mean that privacy\.clip neither clips"):
             depart(Mean(90, **{"predictor.0.weight": torch.ones(3), name: torch.ones(())}))
@@ -185,8 +185,8 @@ def test_an_update_beside_something_else_does_not_escape_the_clip():
 
 
 def test_what_leaves_beside_tau_is_kept():
-    row = Rows.of("north", tau=torch.tensor([30.0, 60.0]), loss=torch.tensor(0.5))
-    left = Departure(small_settings(**NOISE), client(), "expect", {})(row).rows["north"]
+    row = PerClient.of("north", tau=torch.tensor([30.0, 60.0]), loss=torch.tensor(0.5))
+    left = ReplyTransform(small_settings(**NOISE), client(), "expect", {})(row).rows["north"]
     assert left["loss"] == 0.5
     assert not torch.equal(left["tau"], row.rows["north"]["tau"])
 

@@ -116,7 +116,7 @@ def alike():
     x, y = map(torch.from_numpy, rows(60))
     with LocalEngine(federation, seed=0, workers=1) as engine:
         engine.begin_round(0)
-        engine.enrol(algorithm)
+        engine.init_private(algorithm)
         yield algorithm, shared, engine, Client("new", 21, x, y, {}, 0, 0)
 
 

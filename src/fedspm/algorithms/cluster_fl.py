@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Exchange, Task
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Mean, Rows
+from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.settings import Settings
 from fedspm.mixture.em import of_label
 from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
@@ -45,8 +45,8 @@ class ClusterFL(ComponentStart):
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         return shared | exchange(self.update, shared).result()
 
-    def enrol(self, client: Client) -> Tensors:
-        return super().enrol(client) | {"cluster": torch.tensor(0)}  # until it is asked for the first time
+    def init_private(self, client: Client) -> Tensors:
+        return super().init_private(client) | {"cluster": torch.tensor(0)}  # until it is asked for the first time
 
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         c = self.chosen(client, shared)
@@ -59,9 +59,9 @@ class ClusterFL(ComponentStart):
         moved = self.local_solver(client, "supervised", self.predictor, start, loss)
         return Mean(client.n, **moved), client.private | {"cluster": torch.tensor(c)}
 
-    def personalise(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
+    def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """The models have moved since it chose, and it may not have been asked at all."""
-        return Rows.of(client.name), client.private | {"cluster": torch.tensor(self.chosen(client, shared))}
+        return PerClient.of(client.name), client.private | {"cluster": torch.tensor(self.chosen(client, shared))}
 
     def chosen(self, client: Client, shared: Tensors) -> int:
         """The model with the lowest loss; in the first rounds the cluster in which k-means put most of the rows."""

@@ -12,7 +12,7 @@ from fedspm.base.schema import Strict
 from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Mean, Rows
+from fedspm.federated.replies import Mean, PerClient
 from fedspm.mixture.model import HEAD, log_likelihood
 from fedspm.nn.sgd import Batch
 
@@ -30,9 +30,9 @@ class FedBABU(FedAvg):
         body = self.local_solver(client, "supervised", self.predictor, self.predictor.take(shared), loss)
         return Mean(client.n, **body), client.private
 
-    def personalise(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
+    def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         tuned = self.fine_tuned(client, shared, self.options.epochs, fixed=self.predictor.parameters)
-        return Rows.of(client.name), {name: tuned[name] for name in HEAD}
+        return PerClient.of(client.name), {name: tuned[name] for name in HEAD}
 
     def local_probabilities(
         self, client: int, private: Tensors, shared: Tensors, embedding: Tensors

@@ -31,7 +31,7 @@ LABEL_SHARE, WEIGHT_DECAY = 0.9, 5e-4  # configs/feddrm.yaml of the authors
 
 class FedDRM(FedSPM):
     variants = False
-    mixes = False
+    has_components = False
     em = frozenset({"start", "server_step"})
 
     class Options(Strict):

@@ -57,7 +57,7 @@ class FedGMM(FedEM, DensityRatios, Servable):
 
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         update, tau = self.em_round(shared, exchange)
-        shared = shared | self.lengthened(shared, update, exchange.round) | {"tau": tau}
+        shared = shared | self.extrapolate(shared, update, exchange.round) | {"tau": tau}
         features = self.router.take(shared) | {name: shared[name] for name in INPUT}
         return shared | gaussians(exchange(self.weigh, features).totals(), shared)
 

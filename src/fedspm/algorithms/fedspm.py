@@ -48,13 +48,13 @@ class FedSPM(Newcomers, Servable):
 
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         update, tau = self.em_round(shared, exchange)  # lines 3–14: `expect`, then `maximise`
-        return shared | self.lengthened(shared, update, exchange.round) | {"tau": tau}
+        return shared | self.extrapolate(shared, update, exchange.round) | {"tau": tau}
 
     # -- the client's side -------------------------------------------------------------------------------------------
 
-    def enrol(self, client: Client) -> Tensors:
+    def init_private(self, client: Client) -> Tensors:
         sizes = (self.settings.components, self.task.classes, self.predictor.dimension)
-        return super().enrol(client) | initial_head(*sizes, client.generator("head"))
+        return super().init_private(client) | initial_head(*sizes, client.generator("head"))
 
     def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
         x = self.standardise(shared, x)

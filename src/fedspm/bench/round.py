@@ -164,7 +164,7 @@ def serve() -> None:
 
 def _bare(algorithm: Algorithm, passes: Sequence[Pass], federation: Federation) -> Callable[[], None]:
     part = max(federation.train, key=len)
-    components = algorithm.settings.components if algorithm.mixes else 1
+    components = algorithm.settings.components if algorithm.has_components else 1
     outputs = {"predictor": components * len(federation.classes), "router": components * len(federation.names)}
     banks: dict[str, list[nn.Module]] = {}
     optimisers: dict[str, torch.optim.SGD] = {}

@@ -160,7 +160,9 @@ def _warn(federation: "Federation", settings: "Config") -> None:
 def _describe(run: "Run") -> None:
     manifest, config = run.manifest, run.config
     clients, rows, components = len(manifest["clients"]), sum(manifest["counts"]), manifest["components"]
-    hidden = f", {components} component{'s' if components > 1 else ''} a client" if run.algorithm().mixes else ""
+    hidden = (
+        f", {components} component{'s' if components > 1 else ''} a client" if run.algorithm().has_components else ""
+    )
     say(f"{config.algorithm} on {config.data.title}: {clients} clients, {rows:,} training rows{hidden}")
     for role, size in manifest["encoders"].items():
         say(

@@ -23,7 +23,7 @@ from fedspm.federated.client import Client
 from fedspm.federated.gate import require_declared_reply, require_step
 from fedspm.federated.releases import Releases
 from fedspm.federated.traffic import Traffic
-from fedspm.federated.transforms import Departure, arrived
+from fedspm.federated.transforms import ReplyTransform, arrived
 from fedspm.nn.sgd import Solver, minimise
 from fedspm.nn.vmap_solver import together
 
@@ -83,9 +83,9 @@ class LocalEngine:
     def invite_all(self) -> None:
         self.participants = range(len(self.federation.names))
 
-    def enrol(self, algorithm: Algorithm) -> None:
+    def init_private(self, algorithm: Algorithm) -> None:
         for i, name in enumerate(self.federation.names):
-            self.privates[name] = self.send(algorithm.enrol(self._client(i, {})))
+            self.privates[name] = self.send(algorithm.init_private(self._client(i, {})))
 
     def private_states(self) -> dict[str, Tensors]:
         return self.privates
@@ -110,7 +110,7 @@ class LocalEngine:
             try:
                 reply, private = step(client, shared, **arguments)
                 require_declared_reply(algorithm, step.__name__, client.name, reply)
-                depart = Departure(algorithm.settings, client, step.__name__, shared)
+                depart = ReplyTransform(algorithm.settings, client, step.__name__, shared)
                 came = arrived(algorithm.settings, shared, depart(reply))
                 return came, private, depart.noised(reply)  # type: ignore[return-value]
             except (TrainingFailed, Refused) as error:

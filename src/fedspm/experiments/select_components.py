@@ -30,7 +30,7 @@ def choice_cells(settings: Mapping[str, Any], components: str, seeds: str, folde
             held = {"data": {"validation_fraction": HELD_OUT}}
             config = resolve(merged(held, settings, chosen))
             method = algorithm_named(config.algorithm)
-            if not (method.routes and method.mixes):
+            if not (method.routes and method.has_components):
                 lacks = "components" if method.routes else "model of x"
                 raise FedSPMError(f"{config.algorithm} has no {lacks}; choose C for fedspm or fedgmm")
             cells.append(Cell(f"C={count}", config, folder / "runs" / f"c{count}-seed{seed}"))

@@ -25,7 +25,7 @@ def spent(algorithm: Algorithm, shared: Tensors, count: int) -> dict[str, Any]:
 
 
 def epsilon(noise: float, count: int, delta: float) -> float:
-    """Of `count` Gaussian mechanisms whose noise is z/2 times the sensitivity, for Δ and for τ (`federated.transforms`)."""
+    """Of `count` Gaussian mechanisms whose noise is z/2 times the sensitivity: `federated.transforms`."""
     accountant = _accountant()
     accountant.history = [(noise / 2, 1.0, count)]
     with warnings.catch_warnings():

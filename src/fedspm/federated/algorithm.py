@@ -18,7 +18,7 @@ from fedspm.base.randomness import torch_generator
 from fedspm.base.schema import Strict, problem
 from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Mean, Reply, Rows
+from fedspm.federated.replies import Mean, PerClient, Reply
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
 from fedspm.federated.steps import Asked
 from fedspm.nn.encoder import Encoder, build_encoder
@@ -77,7 +77,7 @@ class Algorithm(ABC):
 
     routes: ClassVar[bool] = False
     variants: ClassVar[bool] = False  # 1× and C×: `variant` in a configuration matters
-    mixes: ClassVar[bool] = False  # finds components inside clients, which can be compared with the truth
+    has_components: ClassVar[bool] = False  # finds components inside clients, which can be compared with the truth
     em: ClassVar[frozenset[str]] = frozenset(EM.model_fields)  # what of `[em]` in a configuration matters
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {
         "describe": frozenset({"count", "sum", "square"}),
@@ -231,7 +231,7 @@ class Algorithm(ABC):
 
     # -- client ------------------------------------------------------------------------------------------------------
 
-    def enrol(self, client: Client) -> Tensors:
+    def init_private(self, client: Client) -> Tensors:
         """The private state of a client before its first step."""
         return {}
 
@@ -280,9 +280,9 @@ class Algorithm(ABC):
             factor, offset = _image_of(factor, x), _image_of(offset, x)
         return torch.addcmul(offset, x, factor)
 
-    def personalise(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
+    def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """What a client does on its own before it is evaluated; nothing of it leaves. By default nothing."""
-        return Rows.of(client.name), client.private
+        return PerClient.of(client.name), client.private
 
     @classmethod
     def personalises(cls) -> bool:

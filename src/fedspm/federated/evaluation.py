@@ -272,7 +272,7 @@ def _mean(right: Tensor) -> float:
 
 def _components(model: Model, federation: Federation) -> dict[str, float]:
     """Purity and adjusted Rand index of the components inside the clients, where the truth is known."""
-    if federation.truth is None or not model.algorithm.mixes:
+    if federation.truth is None or not model.algorithm.has_components:
         return {}
     from sklearn.metrics import adjusted_rand_score  # slow to import, and a site does not need it
 

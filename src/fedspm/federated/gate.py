@@ -9,7 +9,7 @@ from collections.abc import Collection
 from fedspm.base.errors import Refused
 from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Algorithm
-from fedspm.federated.replies import Both, Reply, Rows
+from fedspm.federated.replies import Combined, PerClient, Reply
 
 
 def require_step(algorithm: Algorithm, step: str) -> None:
@@ -29,10 +29,10 @@ def require_declared(algorithm: Algorithm, step: str, names: Collection[str]) ->
 
 def require_declared_reply(algorithm: Algorithm, step: str, client: str, reply: Reply) -> None:
     """Refuse a reply with tensors that the step does not declare, or with rows that are another client's."""
-    if isinstance(reply, Both):
+    if isinstance(reply, Combined):
         require_declared_reply(algorithm, step, client, reply.mean)
         require_declared_reply(algorithm, step, client, reply.rows)
-    elif isinstance(reply, Rows):
+    elif isinstance(reply, PerClient):
         if foreign := sorted(reply.rows.keys() - {client}):
             raise Refused(f"the reply to step {step} has a row for {foreign[0]!r}; a client answers for itself only")
         require_declared(algorithm, step, reply.rows.get(client, {}))

@@ -1,4 +1,4 @@
-"""What a client answers, and how answers merge: `Mean` (weighted sums), `Rows` (kept apart, by client), `Both`."""
+"""What a client answers, and how answers merge: `Mean` (weighted sums), `PerClient` (kept apart), `Combined` (both)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -45,20 +45,20 @@ class Mean:
 
 
 @dataclass
-class Rows:
+class PerClient:
     """One row a client."""
 
     rows: dict[str, Tensors]
 
     @classmethod
-    def of(cls, client: str, **tensors: Tensor) -> "Rows":
+    def of(cls, client: str, **tensors: Tensor) -> "PerClient":
         return cls({client: {name: tensor.cpu() for name, tensor in tensors.items()}})
 
     @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for row in self.rows.values() for tensor in row.values())
 
-    def merge(self, other: "Rows") -> "Rows":
+    def merge(self, other: "PerClient") -> "PerClient":
         if twice := self.rows.keys() & other.rows.keys():
             raise KeyError(f"client {min(twice)!r} answered twice")
         self.rows |= other.rows
@@ -78,20 +78,20 @@ class Rows:
 
 
 @dataclass
-class Both:
+class Combined:
     """A mean and rows in one answer: what two exchanges would carry."""
 
     mean: Mean
-    rows: Rows
+    rows: PerClient
 
     @property
     def nbytes(self) -> int:
         return self.mean.nbytes + self.rows.nbytes
 
-    def merge(self, other: "Both") -> "Both":
+    def merge(self, other: "Combined") -> "Combined":
         self.mean.merge(other.mean)
         self.rows.merge(other.rows)
         return self
 
 
-Reply = Mean | Rows | Both
+Reply = Mean | PerClient | Combined

@@ -6,8 +6,8 @@ With any of these an update travels as its change Δ_i = φ_i − φ, φ being t
     τ_i ← τ_i + N(0, z² n_i² / 2 · I), then floored and scaled back to Σ_c τ_ic = n_i
 
 Whatever the rows of a client, two of its Δ lie at most 2 S apart and two of its τ at most √2 n_i: either way the noise
-is z/2 times the distance, which is what `federated.accountant` accounts for. An update in `Rows`, in whole numbers, or
-in a `Mean` beside something that has no counterpart in φ, would escape both and is refused. Everything else leaves as
+is z/2 times the distance, which is what `federated.accountant` accounts for. An update in `PerClient`, in whole
+numbers, or in a `Mean` beside something that has no counterpart in φ, would escape both and is refused. Everything else leaves as
 it is.
 """
 
@@ -23,7 +23,7 @@ from fedspm.base.errors import TrainingFailed
 from fedspm.base.randomness import secret_generator
 from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Both, Mean, Reply, Rows
+from fedspm.federated.replies import Combined, Mean, PerClient, Reply
 from fedspm.federated.settings import Settings
 
 MARGIN = 1 - 1e-6  # rounding to single precision does not lift a clipped change above S
@@ -32,7 +32,7 @@ FLOOR = 1e-3  # of n_i: no τ_ic falls below, its logarithm is needed
 
 
 @dataclass(frozen=True)
-class Departure:
+class ReplyTransform:
     """A client's step, whose reply is about to leave. The noise follows from `secret`, who, when and what."""
 
     settings: Settings
@@ -42,24 +42,24 @@ class Departure:
     secret: str = ""
 
     def __call__(self, reply: Reply) -> Reply:
-        if isinstance(reply, Both):
-            return Both(self._mean(reply.mean), self._rows(reply.rows))
-        return self._rows(reply) if isinstance(reply, Rows) else self._mean(reply)
+        if isinstance(reply, Combined):
+            return Combined(self._mean(reply.mean), self._rows(reply.rows))
+        return self._rows(reply) if isinstance(reply, PerClient) else self._mean(reply)
 
     def noised(self, reply: Reply) -> int:
         """How many vectors of the reply get noise here: Δ and τ are a Gaussian mechanism each."""
-        if isinstance(reply, Both):
+        if isinstance(reply, Combined):
             return self.noised(reply.mean) + self.noised(reply.rows)
         if not self.settings.privacy.noise:
             return 0
-        if isinstance(reply, Rows):
+        if isinstance(reply, PerClient):
             return int("tau" in reply.rows[self.client.name] and self.settings.components > 1)  # one: τ_i = n_i
         return int(as_changes(self.settings, self.shared, sent(reply)[1]))
 
-    def _rows(self, reply: Rows) -> Rows:
+    def _rows(self, reply: PerClient) -> PerClient:
         row, n = reply.rows[self.client.name], self.client.n
         if self.settings.privacy.clip is not None:
-            self._require_no_update(row.keys() - {"tau"}, "Rows")
+            self._require_no_update(row.keys() - {"tau"}, "PerClient")
         if self.settings.privacy.noise and self.settings.components == 1 and row.get("tau", EMPTY).numel() > 1:
             raise TrainingFailed(
                 "'tau' has several entries in a run with one component, where it is n_i and gets no noise"
@@ -69,7 +69,7 @@ class Departure:
         tau = row["tau"]
         noised = tau.double() + n / math.sqrt(2) * self._noise({"tau": tau})["tau"]
         floored = noised.clamp_min(FLOOR * n)
-        return Rows.of(self.client.name, **(row | {"tau": (floored * (n / floored.sum())).to(tau.dtype)}))
+        return PerClient.of(self.client.name, **(row | {"tau": (floored * (n / floored.sum())).to(tau.dtype)}))
 
     def _require_no_update(self, leaving: Collection[str], kind: str) -> None:
         """What is not clipped may hold nothing that `fedspm.federated.accountant` takes for noised."""
@@ -119,9 +119,9 @@ class Departure:
 
 def arrived(settings: Settings, shared: Tensors, reply: Reply) -> Reply:
     """The reply as the algorithm means it: changes become parameters again."""
-    if isinstance(reply, Both):
-        return Both(_restored(settings, shared, reply.mean), reply.rows)
-    return reply if isinstance(reply, Rows) else _restored(settings, shared, reply)
+    if isinstance(reply, Combined):
+        return Combined(_restored(settings, shared, reply.mean), reply.rows)
+    return reply if isinstance(reply, PerClient) else _restored(settings, shared, reply)
 
 
 def _restored(settings: Settings, shared: Tensors, reply: Mean) -> Mean:

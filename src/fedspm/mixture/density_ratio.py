@@ -45,7 +45,7 @@ class DensityRatios(ComponentAlgorithm):
         start = self.router.take(shared) | {name: shared[name] for name in TILT}
         return self.local_solver(client, "drm", self.router, start, objective, scale, responsibilities=responsibilities)
 
-    def lengthened(self, shared: Tensors, update: Tensors, round: int) -> Tensors:
+    def extrapolate(self, shared: Tensors, update: Tensors, round: int) -> Tensors:
         """The server's step on γ and ξ: averaging dilutes what client i learns of its own tilt by ρ_i, and a step of
         more than 1, annealed to 1 over the first half of the schedule, makes up for it."""
         first = max(1.0, min(self.settings.em.server_step, self.task.clients / 2))

@@ -16,7 +16,7 @@ from torch import Tensor
 from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Exchange
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Both, Mean, Rows
+from fedspm.federated.replies import Combined, Mean, PerClient
 from fedspm.federated.steps import Asked
 from fedspm.mixture.start import ComponentStart
 from fedspm.nn.sgd import chunks
@@ -26,14 +26,14 @@ MIXING_FLOOR = 0.05  # a component that is nearly empty takes steps at most 20 t
 
 
 class ComponentAlgorithm(ComponentStart):
-    mixes = True
+    has_components = True
     leaves: ClassVar[Mapping[str, frozenset[str]]] = {**ComponentStart.leaves, "expect": frozenset({"tau"})}
     bookkeeping = ComponentStart.bookkeeping | {"evidence"}
 
     def shapes(self) -> dict[str, torch.Size]:
         return super().shapes() | {"tau": torch.Size((self.task.clients, self.settings.components))}
 
-    def enrol(self, client: Client) -> Tensors:
+    def init_private(self, client: Client) -> Tensors:
         return {"mixing": torch.full((self.settings.components,), 1 / self.settings.components)}
 
     def asks(self) -> dict[str, Asked]:
@@ -53,13 +53,13 @@ class ComponentAlgorithm(ComponentStart):
     def maximise(self, client: Client, shared: Tensors, tau: Float[Tensor, "m c"]) -> tuple[Mean, Tensors]:
         """M-step, from everybody's τ."""
 
-    def advance(self, client: Client, shared: Tensors) -> tuple[Both, Tensors]:
+    def advance(self, client: Client, shared: Tensors) -> tuple[Combined, Tensors]:
         """E-step and M-step at once, with the client's own fresh τ and the others' last one."""
         rows, private = self.expect(client, shared)
         tau = shared["tau"].clone()
         tau[client.index] = rows.rows[client.name]["tau"]
         update, private = self.maximise(replace(client, private=private), shared, tau)
-        return Both(update, rows), private
+        return Combined(update, rows), private
 
     @abstractmethod
     def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
@@ -69,7 +69,7 @@ class ComponentAlgorithm(ComponentStart):
     def posterior(self, mixing: Float[Tensor, " c"], evidence: Tensors) -> Float[Tensor, "n c"]:
         """Responsibilities, from a client's mixing weights and its rows' evidence."""
 
-    def expect(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
+    def expect(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """E-step over all local rows; those that k-means gave are kept for the first rounds."""
         private = dict(client.private)
         if self.settings.components == 1:

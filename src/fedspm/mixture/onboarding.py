@@ -27,7 +27,7 @@ from torch import Tensor
 from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Exchange
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Mean, Rows
+from fedspm.federated.replies import Mean, PerClient
 from fedspm.mixture import em, kmeans_init
 from fedspm.mixture.density_ratio import DensityRatios
 from fedspm.mixture.model import HEAD, TILT, Features, initial_head, log_likelihood, log_ratio
@@ -129,7 +129,7 @@ class Newcomers(DensityRatios):
         sketch = self.sketched(exchange(self.summarise, shared), self.task.names)
         return sketch.moved(among(shared, self.counted()), among(shared, sketch.here))
 
-    def sketched(self, replies: Rows, names: Sequence[str]) -> Sketch:
+    def sketched(self, replies: PerClient, names: Sequence[str]) -> Sketch:
         count, mass, total = (
             replies.stack(name, names, empty.expand(len(names), *empty.shape))
             for name, empty in zip(("count", "mass", "sum"), self._nothing(), strict=True)
@@ -153,11 +153,11 @@ class Newcomers(DensityRatios):
 
     # -- at a client that was there before ---------------------------------------------------------------------------
 
-    def attend(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
+    def attend(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """Keep h and log D of all rows at hand for the exchanges that follow."""
         features = self.all_features(self.router, shared, client.x)
         total = log_total(among(shared, self.counted()), features)
-        return Rows.of(client.name), client.private | {"h": features, "log_total": total}
+        return PerClient.of(client.name), client.private | {"h": features, "log_total": total}
 
     def pull(self, client: Client, shared: Tensors, xi: Tensor, gamma: Tensor, log_tau: Tensor) -> tuple[Mean, Tensors]:
         """What this client's rows say of the newcomer's tilt, from at least `min_count` of them."""
@@ -166,10 +166,10 @@ class Newcomers(DensityRatios):
         tilt = {"tilt.xi": xi.cpu(), "tilt.gamma": gamma.cpu(), "log_tau": log_tau.cpu()}
         return Mean(1, **pull(tilt, features, total, torch.ones_like(total).double())), client.private
 
-    def summarise(self, client: Client, shared: Tensors) -> tuple[Rows, Tensors]:
+    def summarise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         return self.summary(client, among(shared, self.counted())), client.private
 
-    def summary(self, client: Client, shared: Tensors) -> Rows:
+    def summary(self, client: Client, shared: Tensors) -> PerClient:
         """k-means of h: count, Σ h and Σ r of clusters with at least `min_count` rows each, padded with zeros."""
         features = self.all_features(self.router, shared, client.x)
         count, mass, total = self._nothing()
@@ -179,7 +179,7 @@ class Newcomers(DensityRatios):
             count += torch.bincount(label, minlength=CLUSTERS)
             total.index_add_(0, label, flat)
             mass.index_add_(0, label, (-log_total(shared, features.double())).exp())
-        return Rows.of(client.name, count=count, mass=mass, sum=total)
+        return PerClient.of(client.name, count=count, mass=mass, sum=total)
 
     def _nothing(self) -> tuple[Tensor, Tensor, Tensor]:
         """Count, Σ r and Σ h of no cluster"""

@@ -12,7 +12,7 @@ from fedspm.base.errors import FedSPMError
 from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Algorithm, Exchange, Task
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Mean, Rows
+from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.settings import Settings
 from fedspm.federated.steps import Asked
 from fedspm.mixture import kmeans_init
@@ -52,9 +52,9 @@ class ComponentStart(Algorithm):
             known |= {"moments": Asked("start"), "cluster": Asked("start", tries)}
         return known | {"settle": Asked("start")}
 
-    def report_tau(self, client: Client, responsibilities: Float[Tensor, "n c"]) -> Rows:
+    def report_tau(self, client: Client, responsibilities: Float[Tensor, "n c"]) -> PerClient:
         """τ_ic = Σ_j w_ijc, the only thing that the server learns of the responsibilities"""
-        return Rows.of(client.name, tau=responsibilities.cpu().double().sum(0).float())
+        return PerClient.of(client.name, tau=responsibilities.cpu().double().sum(0).float())
 
     def first_tau(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "m c"]:
         """τ before round 0: spread evenly, or of the first responsibilities of k-means, which stay at the clients."""
@@ -104,7 +104,7 @@ class ComponentStart(Algorithm):
         sums = kmeans_init.cluster_sums(features - offset, label, len(centres), self.settings.min_count)
         return Mean(1, **dict(zip(("count", "sum", "square"), sums, strict=True))), client.private
 
-    def settle(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Rows, Tensors]:
+    def settle(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[PerClient, Tensors]:
         """First responsibilities: nearly all of a row to its cluster."""
         private = dict(client.private)
         coarse = private.pop("coarse", None)

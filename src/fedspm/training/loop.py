@@ -52,7 +52,7 @@ class Engine(Exchange, Protocol):
 
     def invite_all(self) -> None: ...
 
-    def enrol(self, algorithm: Algorithm) -> None: ...
+    def init_private(self, algorithm: Algorithm) -> None: ...
 
     def restore(self, round: int, privates: Mapping[str, Tensors]) -> None: ...
 
@@ -91,7 +91,7 @@ def require_finite(shared: Tensors, number: int) -> Tensors:
 
 def begin(algorithm: Algorithm, engine: Engine) -> Tensors:
     engine.begin_round(0)
-    engine.enrol(algorithm)
+    engine.init_private(algorithm)
     return algorithm.start(engine)
 
 

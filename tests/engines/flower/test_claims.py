@@ -13,7 +13,7 @@ from fedspm.base.errors import FedSPMError
 from fedspm.deploy.server import gather
 from fedspm.engines.flower import wire
 from fedspm.engines.flower.reply_checks import out_of_proportion
-from fedspm.federated.replies import Mean, Rows
+from fedspm.federated.replies import Mean, PerClient
 from fedspm.runs.config import Sites, resolve
 from fedspm.training.loop import begin, one_round
 from postbox import algorithm_of, loop_engine
@@ -107,7 +107,7 @@ def test_two_sites_cannot_be_judged_and_updates_in_rows_can():
     shared = {"w": torch.zeros(4), "tau": torch.zeros(4, 2)}
     lengths = {"a": 1.0, "b": 1.1, "c": 50.0}
     means = {site: Mean(9, w=torch.full((4,), length / 2)) for site, length in lengths.items()}
-    rows = {site: Rows.of(site, w=torch.full((4,), length / 2)) for site, length in lengths.items()}
+    rows = {site: PerClient.of(site, w=torch.full((4,), length / 2)) for site, length in lengths.items()}
     counts = dict.fromkeys(lengths, 90)
     assert out_of_proportion(means, shared, counts, 5.0).keys() == {"c"}
     assert out_of_proportion(rows, shared, counts, 5.0).keys() == {"c"}
@@ -115,7 +115,7 @@ def test_two_sites_cannot_be_judged_and_updates_in_rows_can():
     assert out_of_proportion(means, shared, counts | {"c": 9000}, 5.0).keys() == {"c"}
     assert out_of_proportion(means, shared, counts | {"c": 1}, 5.0).keys() == {"c"}  # √90 · 5 = 47.4 times
     assert out_of_proportion(means, shared, {"a": 120, "b": 120, "c": 1}, 5.0) == {}  # few rows: long, of little weight
-    taus = {site: Rows.of(site, tau=torch.full((2,), 10**k)) for k, site in enumerate("abc")}
+    taus = {site: PerClient.of(site, tau=torch.full((2,), 10**k)) for k, site in enumerate("abc")}
     assert out_of_proportion(taus, shared, counts, 5.0) == {}  # shares of rows are no update
     still = {site: Mean(9, w=torch.zeros(4)) for site in "ab"} | {"c": means["c"]}
     assert out_of_proportion(still, shared, counts, 5.0) == {}  # nobody else has moved: nothing to compare with

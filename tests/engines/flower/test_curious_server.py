@@ -42,7 +42,7 @@ class Server:
         """The tensors of a reply, or None: then `refusals` has the reason."""
         header = {"tag": str(wire.Tag(run, turn, exchange)), "step": step, "kept": []}
         header["round"] = max(0, turn - 1) if round is None else round
-        if step == "enrol":
+        if step == "init_private":
             header["description"] = json.dumps(self.description)
         reply = self.site.answer(wire.request(header, shared or {}, arguments))
         if wire.header_of(reply)["kind"] == "refusal":
@@ -52,7 +52,7 @@ class Server:
 
     def start(self):
         """Enrols the site; what it says of its features, standardised."""
-        self.ask("enrol", 0, 0)
+        self.ask("init_private", 0, 0)
         sums = self.ask("describe", 0, 1)
         if sums is None:
             return None
@@ -107,7 +107,7 @@ def test_a_server_that_turns_clusters_by_a_hair_reads_no_row(tmp_path):
 def test_a_site_that_wants_noise_takes_no_part_in_a_start_without_it(tmp_path):
     settings = small_settings(**NOISY | {"em": {"start": "kmeans"}})
     server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0), min_noise=8.0)
-    assert server.ask("enrol", 0, 0) is None
+    assert server.ask("init_private", 0, 0) is None
     assert "min_noise of site 'north' is 8; set em.start = \"random\"" in server.refusals[0]
     one = settings.model_copy(update={"components": 1})  # nothing to find: only τ = n leaves
     assert Server(tmp_path, one, toy_rows(60, 0.0, False, 0), min_noise=8.0).start()
@@ -235,13 +235,13 @@ def test_a_server_that_asks_for_small_batches_reads_no_row(tmp_path, change, lim
 def test_a_site_has_limits_of_its_own(tmp_path, change, why):
     settings = small_settings(predictor=BLOCK | change, router=BLOCK)
     server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0))
-    server.ask("enrol", 0, 0)
+    server.ask("init_private", 0, 0)
     assert not server.refusals if why is None else why in server.refusals[0]
 
 
 def test_a_site_with_fewer_rows_than_its_smallest_batch_takes_no_part(tmp_path):
     server = Server(tmp_path, small_settings(**SAFE), toy_rows(15, 0.0, False, 0))
-    assert server.ask("enrol", 0, 0) is None
+    assert server.ask("init_private", 0, 0) is None
     assert "batches of this site's 15 rows, too few for site 'north', whose min_batch is 16" in server.refusals[0]
 
 

@@ -267,7 +267,7 @@ def test_what_crosses_the_wire_is_the_table_of_decision_0001(vectors, tmp_path, 
         "weigh": {"mass": (c,), "sum": (c, d), "product": (c, d, d)},
         "evaluate": {"rows": (), "right": (), "routed": (m,)},
         "personalise": {},
-        "enrol": {},
+        "init_private": {},
     }
     private = {name for each in engine.private_states().values() for name in each}
     for way, _, step, content in engine.grid.seen:
@@ -297,7 +297,9 @@ def test_what_crosses_the_wire_is_the_table_of_decision_0001(vectors, tmp_path, 
             assert not {key for key in tensors if key.startswith("head")}  # no head ever reaches the server
         assert not set(tensors) & (private - shared.keys())
         assert sum(each.nbytes for each in tensors.values()) <= len(content["reply"]["tensors"].data)
-    assert {step for _, _, step, _ in engine.grid.seen} - {"join", "enrol", "personalise"} <= set(algorithm.leaves)
+    assert {step for _, _, step, _ in engine.grid.seen} - {"join", "init_private", "personalise"} <= set(
+        algorithm.leaves
+    )
     metrics = from_counts(counts, vectors.names, algorithm.routes)
     model = personalised(algorithm, engine, shared)
     expected = evaluate(model, vectors)

@@ -4,7 +4,7 @@ w ← median_i w_i: a minority of clients that send nonsense cannot move it far.
 """
 
 from fedspm.algorithms.fedavg import FedAvg
-from fedspm.federated.replies import Rows
+from fedspm.federated.replies import PerClient
 
 
 class FedMedian(FedAvg):
@@ -14,4 +14,4 @@ class FedMedian(FedAvg):
         return shared | {name: answers.stack(name, clients).median(0).values for name in self.weights(shared)}
 
     def update(self, client, shared):
-        return Rows.of(client.name, **self.trained(client, shared)), client.private
+        return PerClient.of(client.name, **self.trained(client, shared)), client.private

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedspm.base.errors import Refused
 from fedspm.base.tensors import Tensors
-from fedspm.federated.replies import Both, Reply, Rows
+from fedspm.federated.replies import Combined, PerClient, Reply
 from fedspm.federated.transforms import sent
 
 ROUNDING = 1e-4  # by which the shares of a site's rows may miss their number: they are in single precision
@@ -91,11 +91,11 @@ def out_of_proportion(
 def change(reply: Reply, shared: Tensors) -> float:
     """The L2 norm of the change of the shared parameters in a reply, all of them together; of τ there is a row only,
     and it is none of them."""
-    if isinstance(reply, Both):
+    if isinstance(reply, Combined):
         return change(reply.mean, shared)
     moved = (
         {name: value for row in reply.rows.values() for name, value in row.items()}
-        if isinstance(reply, Rows)
+        if isinstance(reply, PerClient)
         else sent(reply)[1]
     )
     return math.sqrt(

@@ -24,7 +24,7 @@ from fedspm.engines.flower.transport import Post, Silence, introduce
 from fedspm.federated.algorithm import Algorithm, Answer, Step
 from fedspm.federated.gate import most_noised
 from fedspm.federated.releases import Releases
-from fedspm.federated.replies import Reply, Rows
+from fedspm.federated.replies import PerClient, Reply
 from fedspm.federated.traffic import Traffic
 
 In = TypeVar("In")
@@ -123,10 +123,10 @@ class FlowerEngine:
         self.absent: dict[str, str] = {}  # who was left out of an exchange of this round, and why
         self._sent: dict[str, Tensors] = {}  # what each site has got in this turn, and keeps
 
-    def enrol(self, algorithm: Algorithm) -> None:
+    def init_private(self, algorithm: Algorithm) -> None:
         """The start of a run: every site remembers what the run is and makes its first private state."""
         self._begin_turn(0)
-        self._ask("enrol", {}, {}, {"description": json.dumps(self.description)})
+        self._ask("init_private", {}, {}, {"description": json.dumps(self.description)})
 
     def __call__(self, step: Step[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
         answer: Answer = self._ask(step.__name__, shared, arguments)  # type: ignore[assignment]
@@ -135,7 +135,7 @@ class FlowerEngine:
     def count(self, shared: Tensors) -> dict[str, Tensors]:
         """What each site counts on its own test rows."""
         answer = self._ask("evaluate", shared, {})
-        assert isinstance(answer, Rows)
+        assert isinstance(answer, PerClient)
         return answer.rows
 
     # -- one exchange ------------------------------------------------------------------------------------------------

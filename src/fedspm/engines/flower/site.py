@@ -35,9 +35,9 @@ from fedspm.federated.algorithm import Algorithm, Task
 from fedspm.federated.client import Client
 from fedspm.federated.evaluation import count_right
 from fedspm.federated.gate import require_declared_reply, require_step
-from fedspm.federated.replies import Reply, Rows
+from fedspm.federated.replies import PerClient, Reply
 from fedspm.federated.settings import Block, Settings
-from fedspm.federated.transforms import Departure
+from fedspm.federated.transforms import ReplyTransform
 from fedspm.version import __version__
 
 
@@ -141,7 +141,7 @@ class Site:
     def _step(self, tag: wire.Tag, header: wire.Header, content: RecordDict) -> RecordDict:
         name, step, round, place = self.config.name, str(header["step"]), int(header["round"]), (tag.turn, tag.exchange)
         store = Store.of(self.config.state, tag.run)
-        if step == "enrol":
+        if step == "init_private":
             return self._enrol(tag, json.loads(header["description"]), store)
         run = self._run(store)
         method = None if step == "evaluate" else self._method(run.algorithm, step)
@@ -161,7 +161,7 @@ class Site:
             reply, private = method(client, shared, **self._received(arguments))
             require_declared_reply(run.algorithm, step, name, reply)
             settings = run.algorithm.settings
-            reply = Departure(settings, client, step, shared, self.secret if settings.privacy.noise else "")(reply)
+            reply = ReplyTransform(settings, client, step, shared, self.secret if settings.privacy.noise else "")(reply)
             store.keep(place, None if private is client.private else private)
         return wire.reply_message(tag, name, client.n, reply, {"from": list(started)})
 
@@ -169,8 +169,8 @@ class Site:
         run, name = self._taking_part(description), self.config.name
         store.describe(description)
         self._joined[store.folder.name] = run
-        store.keep((tag.turn, tag.exchange), run.algorithm.enrol(run.client(name, {}, 0)))
-        return wire.reply_message(tag, name, len(run.train), Rows.of(name))
+        store.keep((tag.turn, tag.exchange), run.algorithm.init_private(run.client(name, {}, 0)))
+        return wire.reply_message(tag, name, len(run.train), PerClient.of(name))
 
     def _method(self, algorithm: Algorithm, step: str) -> Callable[..., tuple[Reply, Tensors]]:
         require_step(algorithm, step)
@@ -181,11 +181,11 @@ class Site:
         method: Callable[..., tuple[Reply, Tensors]] = getattr(algorithm, step)
         return method
 
-    def _evaluate(self, run: Joined, client: Client, shared: Tensors) -> Rows:
+    def _evaluate(self, run: Joined, client: Client, shared: Tensors) -> PerClient:
         """Counts on this site's own test rows; none over fewer than `min_count`."""
         enough = len(run.test) >= run.algorithm.settings.min_count
         test = run.test if enough else Part(run.test.x[:0], run.test.y[:0])
-        return Rows.of(client.name, **count_right(run.algorithm, client.index, client.private, shared, test))
+        return PerClient.of(client.name, **count_right(run.algorithm, client.index, client.private, shared, test))
 
     # -- what a message needs to be understood -----------------------------------------------------------------------
 

@@ -19,13 +19,13 @@ from fedspm.base.tensors import Tensors, plain
 from fedspm.engines.flower.reply_checks import check_parameters, check_row, check_sums
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.gate import require_declared
-from fedspm.federated.replies import Both, Mean, Reply, Rows
+from fedspm.federated.replies import Combined, Mean, PerClient, Reply
 from fedspm.federated.transforms import arrived, as_changes, sent
 
 HEADER, SHARED, ARGUMENTS, REPLY, ROW = "fedspm", "shared", "arguments", "reply", "row"
 PACKED, FORMAT = "tensors", "safetensors"
 DTYPES = {torch.float16, torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
-KINDS: dict[type[Reply], str] = {Mean: "mean", Rows: "rows", Both: "both"}
+KINDS: dict[type[Reply], str] = {Mean: "mean", PerClient: "rows", Combined: "both"}
 Header = dict[str, Any]
 Signature = frozenset[tuple[str, tuple[int, ...], torch.dtype]]
 
@@ -111,9 +111,9 @@ def tensors_of(content: RecordDict, name: str) -> Tensors:
 def reply_message(tag: object, site: str, rows: int, reply: Reply, more: Header | None = None) -> RecordDict:
     """A client step's answer as it goes to the server: the tensors themselves, not yet multiplied by the weight."""
     header = {"tag": str(tag), "site": site, "rows": rows} | (more or {})
-    if isinstance(reply, Rows):
+    if isinstance(reply, PerClient):
         return message(header | {"kind": "rows"}, **{REPLY: reply.rows.get(site, {})})
-    if isinstance(reply, Both):
+    if isinstance(reply, Combined):
         weight, tensors = sent(reply.mean)
         return message(header | {"kind": "both", "weight": weight}, **{REPLY: tensors, ROW: reply.rows.rows[site]})
     weight, tensors = sent(reply)
@@ -126,8 +126,8 @@ def refusal_message(tag: object, site: str, why: str) -> RecordDict:
 
 def kind_of_reply(algorithm: Algorithm, step: str) -> str | None:
     """What a step answers with, as its annotation says; None if it does not: then most sites decide."""
-    if step in ("enrol", "evaluate"):
-        return KINDS[Rows]
+    if step in ("init_private", "evaluate"):
+        return KINDS[PerClient]
     answer, *_ = (*get_args(inspect.signature(getattr(algorithm, step)).return_annotation), None)
     return KINDS.get(answer) if isinstance(answer, type) else None
 
@@ -185,12 +185,12 @@ class Gate:
         task, n = self._algorithm.task, self._counts[site]
         check_row(row, self._step, n, task.clients)
         if kind == "rows":
-            return Received(site, Rows.of(site, **row), free)
+            return Received(site, PerClient.of(site, **row), free)
         weight = self._weight(header, site)
         check_parameters(averaged, self._shared)
         check_sums(averaged, weight, self._step, n, task.shape)
         mean = Mean(weight, **averaged)
-        reply = Both(mean, Rows.of(site, **row)) if kind == "both" else mean
+        reply = Combined(mean, PerClient.of(site, **row)) if kind == "both" else mean
         return Received(site, arrived(self._algorithm.settings, self._shared, reply), free)
 
     def _finite(self, content: RecordDict, record: str) -> Tensors:
