@@ -9,7 +9,7 @@ from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.base.errors import FedSPMError
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import evaluate
-from fedspm.mixture.em import of_label
+from fedspm.mixture.model import of_label
 from fedspm.mixture.model import log_likelihood
 from fedspm.runs.folder import task_of
 from fedspm.training.loop import begin, one_round, personalised

@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from fedspm.mixture.em import log_responsibilities, of_label
+from fedspm.mixture.em import log_responsibilities
+from fedspm.mixture.model import of_label
 
 
 def test_eq07_responsibilities(draw):

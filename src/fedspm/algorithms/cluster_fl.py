@@ -4,31 +4,27 @@ The paper compares with IFCA (Ghosh et al. 2020):   ĉ_i = argmin_c loss_i(w_c),
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Exchange, Task
+from fedspm.federated.algorithm import Algorithm, Exchange
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.settings import Settings
-from fedspm.mixture.em import of_label
-from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
-from fedspm.mixture.start import ComponentStart
+from fedspm.federated.steps import step
+from fedspm.federated.task import Task
+from fedspm.federated.uploads import Update
+from fedspm.mixture.algorithm import MixtureAlgorithm
+from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood, of_label
 from fedspm.nn.sgd import Batch, chunks
 
 
-class ClusterFL(ComponentStart):
+class ClusterFL(MixtureAlgorithm):
     em = frozenset({"start", "hold"})
-    leaves: ClassVar[Mapping[str, frozenset[str]]] = {
-        **ComponentStart.leaves,
-        "update": frozenset({"predictor", "head"}),  # of one model: the server learns which
-    }
-    partial = frozenset({"update"})
-    bookkeeping = ComponentStart.bookkeeping | {"cluster", "mixing"}
+    bookkeeping = MixtureAlgorithm.bookkeeping | {"cluster", "mixing"}
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)
@@ -42,12 +38,16 @@ class ClusterFL(ComponentStart):
         self.first_tau(shared, exchange)  # the first responsibilities, which stay at the clients
         return shared
 
+    def shapes(self) -> dict[str, torch.Size]:
+        return Algorithm.shapes(self)  # no τ
+
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         return shared | exchange(self.update, shared).result()
 
     def init_private(self, client: Client) -> Tensors:
-        return super().init_private(client) | {"cluster": torch.tensor(0)}  # until it is asked for the first time
+        return {"cluster": torch.tensor(0)}  # until it is asked for the first time
 
+    @step(uploads={"predictor": Update(), "head": Update()}, partial=True)  # of one model: the server learns which
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         c = self.chosen(client, shared)
 

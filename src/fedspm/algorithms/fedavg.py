@@ -4,24 +4,24 @@ w ← Σ_i ρ_i w_i,   w_i: local SGD on the cross-entropy of client i, from w
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Algorithm, Exchange, Task
+from fedspm.federated.algorithm import Algorithm, Exchange
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean
 from fedspm.federated.settings import Settings
-from fedspm.mixture.em import of_label
-from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
+from fedspm.federated.steps import step
+from fedspm.federated.task import Task
+from fedspm.federated.uploads import Update
+from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood, of_label
 from fedspm.nn.sgd import Batch
 
 
 class FedAvg(Algorithm):
     em = frozenset()
-    leaves: ClassVar[Mapping[str, frozenset[str]]] = {**Algorithm.leaves, "update": frozenset({"predictor", "head"})}
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)
@@ -34,6 +34,7 @@ class FedAvg(Algorithm):
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         return shared | exchange(self.update, shared).result()
 
+    @step(uploads={"predictor": Update(), "head": Update()})
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         return Mean(client.n, **self.trained(client, shared)), client.private
 

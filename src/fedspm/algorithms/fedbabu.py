@@ -1,8 +1,5 @@
 """FedBABU: the body is federated, the head stays as it began until it is fine-tuned for evaluation (Oh et al. 2022)."""
 
-from collections.abc import Mapping
-from typing import ClassVar
-
 from jaxtyping import Float
 from pydantic import Field
 from torch import Tensor
@@ -10,19 +7,19 @@ from torch import Tensor
 from fedspm.algorithms.fedavg import FedAvg
 from fedspm.base.schema import Strict
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean, PerClient
+from fedspm.federated.steps import step
+from fedspm.federated.uploads import Update
 from fedspm.mixture.model import HEAD, log_likelihood
 from fedspm.nn.sgd import Batch
 
 
 class FedBABU(FedAvg):
-    leaves: ClassVar[Mapping[str, frozenset[str]]] = {**Algorithm.leaves, "update": frozenset({"predictor"})}
-
     class Options(Strict):
         epochs: int = Field(1, ge=0, description="passes over the client's rows to fine-tune its head")
 
+    @step(uploads={"predictor": Update()})
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         def loss(w: Tensors, batch: Batch) -> Tensor:
             return self.loss(w | {name: shared[name] for name in HEAD}, batch, shared)

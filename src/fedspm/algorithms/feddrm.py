@@ -18,12 +18,13 @@ from torch import Tensor, nn
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.schema import Strict
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Task
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean
 from fedspm.federated.settings import Settings
+from fedspm.federated.task import Task
 from fedspm.mixture import em
-from fedspm.mixture.model import HEAD, TILT, log_likelihood, log_ratio
+from fedspm.mixture.density_ratio import log_prior
+from fedspm.mixture.model import HEAD, TILT, log_likelihood, log_ratio, of_label
 from fedspm.nn.sgd import Batch
 
 LABEL_SHARE, WEIGHT_DECAY = 0.9, 5e-4  # configs/feddrm.yaml of the authors
@@ -51,7 +52,7 @@ class FedDRM(FedSPM):
             features = self.predictor(moving, self.standardise(shared, batch.x), training=True)
             likelihood = log_likelihood(moving["head.weight"], moving["head.bias"], features)
             w = batch.extra["responsibilities"]
-            label = em.supervised_loss(w, em.of_label(likelihood, batch.y))
+            label = em.supervised_loss(w, of_label(likelihood, batch.y))
             ratio = log_ratio(moving["tilt.xi"], moving["tilt.gamma"], features)
             whose = em.drm_loss(w, ratio, tau.log(), batch.client)
             size = sum(value.square().sum() for name, value in moving.items() if name not in self.predictor.fixed)
@@ -72,4 +73,4 @@ class FedDRM(FedSPM):
 
     def log_scores(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m"]:
         scores = super().log_scores(shared, embedding)
-        return scores - self.log_prior(shared["tau"]) if self.options.joint else scores
+        return scores - log_prior(self.task, shared["tau"]) if self.options.joint else scores

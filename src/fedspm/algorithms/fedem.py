@@ -4,31 +4,32 @@ E:  w_ijc ∝ π_ic P_c(y_ij | x_ij)        M:  π_ic = τ_ic / n_i,   min over 
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Exchange, Task
+from fedspm.federated.algorithm import Exchange
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Mean
+from fedspm.federated.replies import Combined, Mean, PerClient
 from fedspm.federated.settings import Settings
+from fedspm.federated.steps import step
+from fedspm.federated.task import Task
+from fedspm.federated.uploads import Update, Upload
 from fedspm.mixture import em
-from fedspm.mixture.e_step import ComponentAlgorithm, as_private, note, notebook
-from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
+from fedspm.mixture.algorithm import TAU, MixtureAlgorithm, both_steps, e_step, in_one_exchange, in_two_exchanges
+from fedspm.mixture.e_step import EvidenceCache
+from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood, of_label
 from fedspm.mixture.routing import class_probabilities
 from fedspm.nn.sgd import Batch
 
+MODELS: dict[str, Upload] = {"predictor": Update(), "head": Update()}
 
-class FedEM(ComponentAlgorithm):
-    em = ComponentAlgorithm.em - {"server_step"}
-    leaves: ClassVar[Mapping[str, frozenset[str]]] = {
-        **ComponentAlgorithm.leaves,
-        "maximise": frozenset({"predictor", "head"}),
-        "advance": frozenset({"predictor", "head", "tau"}),
-    }
+
+class FedEM(MixtureAlgorithm):
+    has_components = True
+    em = MixtureAlgorithm.em - {"server_step"}
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)
@@ -43,34 +44,51 @@ class FedEM(ComponentAlgorithm):
         update, tau = self.em_round(shared, exchange)
         return shared | update | {"tau": tau}
 
+    def em_round(self, shared: Tensors, exchange: Exchange) -> tuple[Tensors, Float[Tensor, "m c"]]:
+        """The averaged update and τ: in two exchanges, or in one with the others' τ of the round before."""
+        if in_one_exchange(self):
+            answer = exchange(self.advance, shared)
+            return answer.mean.result(), answer.rows.stack("tau", self.task.names, shared["tau"])
+        tau = exchange(self.expect, shared).stack("tau", self.task.names, shared["tau"])
+        return exchange(self.maximise, shared, tau=tau).result(), tau
+
+    @step(uploads=TAU, used=in_two_exchanges)
+    def expect(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
+        return e_step(self, client, shared)
+
     def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
         return self.label_evidence(shared, self.standardise(shared, x), y)
 
     def label_evidence(self, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
         """log P_c(y_ij | x_ij) of standardised rows"""
-        return {"label": em.of_label(self.log_likelihood(shared, self.predictor(shared, x)), y)}
+        return {"label": of_label(self.log_likelihood(shared, self.predictor(shared, x)), y)}
 
     def posterior(self, mixing: Float[Tensor, " c"], evidence: Tensors) -> Float[Tensor, "n c"]:
         """w_ijc ∝ π_ic P_c(y_ij | x_ij), and whatever else a row says of its component"""
         return torch.softmax(sum(evidence.values(), start=mixing.log()), dim=1)
 
+    @step(uploads=MODELS, used=in_two_exchanges)
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
-        mixing, evidence = em.mixing_weights(tau[client.index], client.n), notebook(client.private)
-        update = self.predictors(client, shared, mixing, evidence)
-        return Mean(client.n, **update), client.private | {"mixing": mixing} | as_private(evidence)
+        mixing, cache = em.mixing_weights(tau[client.index], client.n), EvidenceCache.copy_of(client.private)
+        update = self.predictors(client, shared, mixing, cache)
+        return Mean(client.n, **update), client.private | {"mixing": mixing} | cache.private()
 
-    def predictors(self, client: Client, shared: Tensors, mixing: Tensor, evidence: Tensors | None) -> Tensors:
+    @step(uploads=MODELS | TAU, used=in_one_exchange)
+    def advance(self, client: Client, shared: Tensors) -> tuple[Combined, Tensors]:
+        return both_steps(self, client, shared)
+
+    def predictors(self, client: Client, shared: Tensors, mixing: Tensor, cache: EvidenceCache) -> Tensors:
         """Local steps on all C predictors, each row weighted by its responsibilities."""
 
         def objective(w: Tensors, batch: Batch) -> Tensor:
             features = self.predictor(w, self.standardise(shared, batch.x), training=True)
-            label = em.of_label(self.log_likelihood(w, features), batch.y)
-            note(evidence, "label", batch.row, label)
+            label = of_label(self.log_likelihood(w, features), batch.y)
+            cache.record("label", batch.row, label)
             return em.supervised_loss(batch.extra["responsibilities"], label)
 
         start = self.predictor.take(shared) | {name: shared[name] for name in HEAD}
         w = client.private["responsibilities"]
-        scale = self.head_scale(mixing)
+        scale = em.head_scale(mixing, self.settings.em.scaled_steps)
         return self.local_solver(client, "supervised", self.predictor, start, objective, scale, responsibilities=w)
 
     def log_likelihood(self, state: Tensors, features: Tensor) -> Float[Tensor, "n c k"]:

@@ -8,23 +8,26 @@ features to a point, since a density of h(x) is not a density of x.
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
 from torch.distributions import MultivariateNormal
 
-from fedspm.algorithms.fedem import FedEM
+from fedspm.algorithms.fedem import MODELS, FedEM
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import INPUT, Exchange, Task
+from fedspm.federated.algorithm import INPUT, Exchange
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Mean
+from fedspm.federated.replies import Combined, Mean
 from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings
+from fedspm.federated.steps import step
+from fedspm.federated.task import Task
+from fedspm.federated.uploads import Count, Products, Sum, Update
 from fedspm.mixture import em, routing
-from fedspm.mixture.density_ratio import DensityRatios
-from fedspm.mixture.e_step import as_private, notebook
+from fedspm.mixture.algorithm import TAU, MixtureAlgorithm, both_steps, in_one_exchange, in_two_exchanges
+from fedspm.mixture.density_ratio import all_mixing, drm_block, extrapolate, initial_tilts, log_prior
+from fedspm.mixture.e_step import NO_CACHE, EvidenceCache
 from fedspm.mixture.model import HEAD
 from fedspm.nn.sgd import chunks
 
@@ -32,15 +35,12 @@ GAUSS = ("gauss.mean", "gauss.covariance")
 RIDGE = 1e-3  # added to the diagonal of every covariance, as a share of its mean
 
 
-class FedGMM(FedEM, DensityRatios, Servable):
+PARAMETERS = MODELS | {"router": Update(), "tilt": Update()}
+
+
+class FedGMM(FedEM, Servable):
     routes = True
-    em = DensityRatios.em
-    leaves: ClassVar[Mapping[str, frozenset[str]]] = {
-        **FedEM.leaves,
-        "maximise": frozenset({"predictor", "head", "router", "tilt"}),
-        "advance": frozenset({"predictor", "head", "router", "tilt", "tau"}),
-        "weigh": frozenset({"mass", "sum", "product"}),
-    }
+    em = MixtureAlgorithm.em
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)
@@ -49,7 +49,8 @@ class FedGMM(FedEM, DensityRatios, Servable):
 
     def start(self, exchange: Exchange) -> Tensors:
         components, d = self.settings.components, self.router.dimension
-        shared = super().start(exchange) | self.router.initial() | self.first_tilts(1)
+        shared = super().start(exchange) | self.router.initial()
+        shared |= initial_tilts(self.task, 1, d, self.settings.seed)
         return shared | {
             "gauss.mean": torch.zeros(components, d),
             "gauss.covariance": torch.eye(d).repeat(components, 1, 1),
@@ -57,7 +58,8 @@ class FedGMM(FedEM, DensityRatios, Servable):
 
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         update, tau = self.em_round(shared, exchange)
-        shared = shared | self.extrapolate(shared, update, exchange.round) | {"tau": tau}
+        update = extrapolate(self.settings, self.task.clients, shared, update, exchange.round)
+        shared = shared | update | {"tau": tau}
         features = self.router.take(shared) | {name: shared[name] for name in INPUT}
         return shared | gaussians(exchange(self.weigh, features).totals(), shared)
 
@@ -71,13 +73,19 @@ class FedGMM(FedEM, DensityRatios, Servable):
         views = [self.routing_view(shared, self.standardise(shared, x)) for x in chunks(client.x)]
         return evidence | {"density": torch.cat([view["density"] for view in views])}
 
+    @step(uploads=PARAMETERS, used=in_two_exchanges)
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
-        mixing, evidence = em.mixing_weights(tau[client.index], client.n), notebook(client.private)
+        mixing, cache = em.mixing_weights(tau[client.index], client.n), EvidenceCache.copy_of(client.private)
         everything = torch.ones(client.n, 1, device=client.x.device)
-        router = self.drm_block(client, shared, everything, self.counts, None)
-        reply = Mean(client.n, **self.predictors(client, shared, mixing, evidence), **router)
-        return reply, client.private | {"mixing": mixing} | as_private(evidence)
+        router = drm_block(self, self.router, client, shared, everything, self.counts, NO_CACHE)
+        reply = Mean(client.n, **self.predictors(client, shared, mixing, cache), **router)
+        return reply, client.private | {"mixing": mixing} | cache.private()
 
+    @step(uploads=PARAMETERS | TAU, used=in_one_exchange)
+    def advance(self, client: Client, shared: Tensors) -> tuple[Combined, Tensors]:
+        return both_steps(self, client, shared)
+
+    @step(uploads={"mass": Count(), "sum": Sum(), "product": Products()})
     def weigh(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Weighted moments of the features under the new router encoder, of components that at least `min_count` rows
         make up: (Σ_j w)² / Σ_j w² of them, so that a small share of many rows is shown."""
@@ -107,7 +115,7 @@ class FedGMM(FedEM, DensityRatios, Servable):
     def log_scores(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m"]:
         tau = shared["tau"]
         density = embedding["density"][:, None].expand(-1, self.task.clients, -1)
-        return routing.log_client_scores(self.log_prior(tau), self.mixing(tau).log(), density)
+        return routing.log_client_scores(log_prior(self.task, tau), all_mixing(self.task, tau).log(), density)
 
     def local_probabilities(
         self, client: int, private: Tensors, shared: Tensors, embedding: Tensors
@@ -118,7 +126,7 @@ class FedGMM(FedEM, DensityRatios, Servable):
 
     def log_components(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m c"]:
         density = embedding["density"][:, None].expand(-1, self.task.clients, -1)
-        return routing.log_component_posterior(self.mixing(shared["tau"]).log(), density)
+        return routing.log_component_posterior(all_mixing(self.task, shared["tau"]).log(), density)
 
     def router_part(self, shared: Tensors) -> Tensors:
         return self.router.take(shared) | {name: shared[name] for name in (*INPUT, *GAUSS, "tau")}

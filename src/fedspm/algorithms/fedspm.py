@@ -6,93 +6,120 @@ they get everybody's τ, take local steps on the supervised and the DRM block, a
 """
 
 from collections.abc import Mapping
-from typing import ClassVar
 
 from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import INPUT, Exchange, Task
+from fedspm.federated.algorithm import INPUT, Exchange
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Mean
+from fedspm.federated.replies import Combined, Mean, PerClient
 from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings
+from fedspm.federated.steps import step
+from fedspm.federated.task import Task
+from fedspm.federated.uploads import Count, Sum, Update, Upload
 from fedspm.mixture import em, routing
-from fedspm.mixture.e_step import as_private, note, notebook
-from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio
-from fedspm.mixture.onboarding import Newcomers
+from fedspm.mixture.algorithm import (
+    TAU,
+    MixtureAlgorithm,
+    both_steps,
+    e_step,
+    in_one_exchange,
+    in_two_exchanges,
+)
+from fedspm.mixture.density_ratio import all_mixing, drm_block, extrapolate, initial_tilts, log_prior
+from fedspm.mixture.e_step import EvidenceCache
+from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio, of_label
+from fedspm.mixture.onboarding import Onboarding
 from fedspm.nn.sgd import Batch
 
+PARAMETERS: dict[str, Upload] = {"predictor": Update(), "router": Update(), "tilt": Update()}  # θ, ν, all γ and ξ
 
-class FedSPM(Newcomers, Servable):
+
+class FedSPM(MixtureAlgorithm, Servable):
     routes = True
     variants = True
-    leaves: ClassVar[Mapping[str, frozenset[str]]] = {
-        **Newcomers.leaves,
-        "maximise": frozenset({"predictor", "router", "tilt"}),
-        "advance": frozenset({"predictor", "router", "tilt", "tau"}),
-    }
+    has_components = True
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)
         copies = settings.components if settings.variant == "cx" else 1
         self.predictor = self.encoder("predictor", copies)
         self.router = self.encoder("router", copies)
+        self.onboarding = Onboarding(self)
 
     # -- Algorithm 1, the server's side ------------------------------------------------------------------------------
 
     def start(self, exchange: Exchange) -> Tensors:
         shared = super().start(exchange) | self.predictor.initial() | self.router.initial()
-        shared |= self.first_tilts(self.settings.components)
+        shared |= initial_tilts(self.task, self.settings.components, self.router.dimension, self.settings.seed)
         return shared | {"tau": self.first_tau(shared, exchange)}
 
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
-        update, tau = self.em_round(shared, exchange)  # lines 3–14: `expect`, then `maximise`
-        return shared | self.extrapolate(shared, update, exchange.round) | {"tau": tau}
+        if in_one_exchange(self):
+            answer = exchange(self.advance, shared)
+            update, tau = answer.mean.result(), answer.rows.stack("tau", self.task.names, shared["tau"])
+        else:
+            tau = exchange(self.expect, shared).stack("tau", self.task.names, shared["tau"])  # lines 3–6
+            update = exchange(self.maximise, shared, tau=tau).result()  # lines 7–14
+        update = extrapolate(self.settings, self.task.clients, shared, update, exchange.round)
+        return shared | update | {"tau": tau}
 
-    # -- the client's side -------------------------------------------------------------------------------------------
+    # -- Algorithm 1, the client's side ------------------------------------------------------------------------------
 
     def init_private(self, client: Client) -> Tensors:
         sizes = (self.settings.components, self.task.classes, self.predictor.dimension)
         return super().init_private(client) | initial_head(*sizes, client.generator("head"))
 
+    @step(uploads=TAU, used=in_two_exchanges)
+    def expect(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
+        """E-step (lines 4–5): responsibilities of all local rows by eq. 7; their sums τ leave."""
+        return e_step(self, client, shared)
+
+    @step(uploads=PARAMETERS, used=in_two_exchanges)
+    def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
+        """M-step (lines 9–12): π by eq. 9, the supervised block and the DRM block by local SGD (eq. 8)."""
+        mixing = em.mixing_weights(tau[client.index], client.n)
+        cache = EvidenceCache.copy_of(client.private)
+        private, predictor = self.supervised_block(client, shared, mixing, cache)
+        router = drm_block(self, self.router, client, shared, client.private["responsibilities"], tau, cache)
+        return Mean(client.n, **predictor, **router), private | {"mixing": mixing} | cache.private()
+
+    @step(uploads=PARAMETERS | TAU, used=in_one_exchange)
+    def advance(self, client: Client, shared: Tensors) -> tuple[Combined, Tensors]:
+        """Both steps in one exchange, with the others' τ of the round before."""
+        return both_steps(self, client, shared)
+
     def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        """The two parts of eq. 7 that depend on a row: log dP_ic/dG(x) and log P_ic(y | x)."""
         x = self.standardise(shared, x)
         ratio = log_ratio(shared["tilt.xi"][client.index], shared["tilt.gamma"][client.index], self.router(shared, x))
         return {"ratio": ratio, "label": self.label_likelihood(client.private, shared, x, y)}
 
     def posterior(self, mixing: Float[Tensor, " c"], evidence: Tensors) -> Float[Tensor, "n c"]:
-        """w by eq. 7 (lines 4–5: `expect` has it of all rows and sends τ)"""
+        """w_ijc by eq. 7"""
         return em.log_responsibilities(mixing.log(), evidence["ratio"], evidence["label"]).exp()
 
     def label_likelihood(self, private: Tensors, shared: Tensors, x: Tensor, y: Tensor) -> Float[Tensor, "n c"]:
         """log P_ic(y_ij | x_ij) of standardised rows, under one client's heads"""
         likelihood = log_likelihood(private["head.weight"], private["head.bias"], self.predictor(shared, x))
-        return em.of_label(likelihood, y)
-
-    def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
-        """M-step (lines 9–12): π in closed form, the supervised block and the DRM block by local SGD."""
-        mixing = em.mixing_weights(tau[client.index], client.n)
-        evidence = notebook(client.private)
-        private, predictor = self.supervised_block(client, shared, mixing, evidence)
-        router = self.drm_block(client, shared, client.private["responsibilities"], tau, evidence)
-        return Mean(client.n, **predictor, **router), private | {"mixing": mixing} | as_private(evidence)
+        return of_label(likelihood, y)
 
     def supervised_block(
-        self, client: Client, shared: Tensors, mixing: Tensor, evidence: Tensors | None
+        self, client: Client, shared: Tensors, mixing: Tensor, cache: EvidenceCache
     ) -> tuple[Tensors, Tensors]:
-        """α_i, β_i, θ by ascent on Q₁ᵢ"""
+        """α_i, β_i, θ by ascent on Q₁ᵢ (line 11): the client's new private state, and θ"""
 
         def objective(moving: Tensors, batch: Batch) -> Tensor:
             features = self.predictor(moving, self.standardise(shared, batch.x), training=True)
-            likelihood = log_likelihood(moving["head.weight"], moving["head.bias"], features)
-            label = em.of_label(likelihood, batch.y)
-            note(evidence, "label", batch.row, label)
+            label = of_label(log_likelihood(moving["head.weight"], moving["head.bias"], features), batch.y)
+            cache.record("label", batch.row, label)
             return em.supervised_loss(batch.extra["responsibilities"], label)
 
         start = self.predictor.take(shared) | {name: client.private[name] for name in HEAD}
         w = client.private["responsibilities"]
-        scale = self.head_scale(mixing)
+        scale = em.head_scale(mixing, self.settings.em.scaled_steps)
         moved = self.local_solver(client, "supervised", self.predictor, start, objective, scale, responsibilities=w)
         return client.private | {name: moved.pop(name) for name in HEAD}, moved
 
@@ -108,7 +135,7 @@ class FedSPM(Newcomers, Servable):
         """eq. 10, with ρ_i π_ic = τ_ic / n: the server needs nothing that it does not have"""
         tau = shared["tau"]
         ratio = log_ratio(shared["tilt.xi"], shared["tilt.gamma"], embedding["router"])
-        return routing.log_client_scores(self.log_prior(tau), self.mixing(tau).log(), ratio)
+        return routing.log_client_scores(log_prior(self.task, tau), all_mixing(self.task, tau).log(), ratio)
 
     def local_probabilities(
         self, client: int, private: Tensors, shared: Tensors, embedding: Tensors
@@ -123,7 +150,7 @@ class FedSPM(Newcomers, Servable):
 
     def log_components(self, shared: Tensors, embedding: Tensors) -> Float[Tensor, "n m c"]:
         ratio = log_ratio(shared["tilt.xi"], shared["tilt.gamma"], embedding["router"])
-        return routing.log_component_posterior(self.mixing(shared["tau"]).log(), ratio)
+        return routing.log_component_posterior(all_mixing(self.task, shared["tau"]).log(), ratio)
 
     def router_part(self, shared: Tensors) -> Tensors:
         return self.router.take(shared) | {name: shared[name] for name in (*INPUT, *TILT, "tau")}
@@ -132,3 +159,26 @@ class FedSPM(Newcomers, Servable):
         own = {name: shared[name][client : client + 1] for name in TILT}
         kept = {name: private[name] for name in (*HEAD, "mixing")}
         return self.predictor.take(shared) | {name: shared[name] for name in INPUT} | own | kept
+
+    # -- clients that join after training (mixture/onboarding.py) ----------------------------------------------------
+
+    @step(
+        when="after training",
+        uploads={"count": Count(apart=True), "mass": Sum(apart=True), "sum": Sum(apart=True)},
+    )
+    def summarise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
+        """A sketch of the client's rows in h."""
+        return self.onboarding.summary(client, self.onboarding.among_counted(shared)), client.private
+
+    @step(when="after training", uploads={}, in_process_only=True)
+    def cache_features(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
+        """Keep h and log D of all rows at hand for the exchanges that follow."""
+        return PerClient.of(client.name), client.private | self.onboarding.features(client, shared)
+
+    @step(when="after training", uploads={"value": Sum(), "gamma": Sum(), "xi": Sum()}, in_process_only=True)
+    def baseline_gradient(
+        self, client: Client, shared: Tensors, xi: Tensor, gamma: Tensor, log_tau: Tensor
+    ) -> tuple[Mean, Tensors]:
+        """What this client's rows say of a newcomer's tilt."""
+        tilt = {"tilt.xi": xi.cpu(), "tilt.gamma": gamma.cpu(), "log_tau": log_tau.cpu()}
+        return Mean(1, **self.onboarding.gradient_at(client, tilt)), client.private

@@ -18,12 +18,13 @@ from fedspm.base.errors import FedSPMError, Refused, TrainingFailed
 from fedspm.base.tensors import Tensors, moved
 from fedspm.base.threads import cores, keep_freed_memory, one_core_threads
 from fedspm.data.federation import Federation
-from fedspm.federated.algorithm import Algorithm, Answer, Step
+from fedspm.federated.accountant import Releases
+from fedspm.federated.algorithm import Algorithm, Answer, ClientStep
 from fedspm.federated.client import Client
-from fedspm.federated.gate import require_declared_reply, require_step
-from fedspm.federated.releases import Releases
+from fedspm.federated.gate import Taken, require_step, take_step
+from fedspm.federated.replies import Reply, merge
 from fedspm.federated.traffic import Traffic
-from fedspm.federated.transforms import ReplyTransform, arrived
+from fedspm.federated.transforms import decode
 from fedspm.nn.sgd import Solver, minimise
 from fedspm.nn.vmap_solver import together
 
@@ -94,40 +95,38 @@ class LocalEngine:
         """Go on from a checkpoint."""
         self.privates = {name: self.send(private) for name, private in privates.items()}
 
-    def __call__(self, step: Step[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
+    def __call__(self, step: ClientStep[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
         """The round's clients take the step; replies are folded in client order: the same bits with any number of
         workers."""
         algorithm: Algorithm = step.__self__  # type: ignore[attr-defined]
-        require_step(algorithm, step.__name__)
-        self.traffic.send(shared | arguments, [self.federation.names[i] for i in self.participants])
-        shared, arguments = self.send(shared), self.send(arguments)
+        declared = require_step(algorithm, step.__name__)
+        shared = algorithm.sent(shared)
+        new = {name: value for name, value in shared.items() if name not in algorithm.frozen_names}
+        self.traffic.send(new | arguments, [self.federation.names[i] for i in self.participants])
+        there, told = self.send(shared), self.send(arguments)
 
-        def where(client: Client) -> str:
-            return f"client {client.name!r}, round {self.round}, step {step.__name__}"
-
-        def take(i: int, solver: Solver = minimise) -> tuple[Answer, Tensors, int]:
-            client = self._client(i, self.privates[self.federation.names[i]], solver)
+        def take(i: int, solver: Solver = minimise) -> tuple[Taken, Reply]:
+            client = self._client(i, self.privates[self.federation.names[i]], solver, declared.rows)
             try:
-                reply, private = step(client, shared, **arguments)
-                require_declared_reply(algorithm, step.__name__, client.name, reply)
-                depart = ReplyTransform(algorithm.settings, client, step.__name__, shared)
-                came = arrived(algorithm.settings, shared, depart(reply))
-                return came, private, depart.noised(reply)  # type: ignore[return-value]
+                taken = take_step(algorithm, declared.name, client, there, told)
+                return taken, decode(algorithm.transforms, declared, there, taken.reply)
             except (TrainingFailed, Refused) as error:
-                raise type(error)(f"{where(client)}: {error}") from error
+                raise type(error)(f"{self._where(client, declared.name)}: {error}") from error
             except Exception as error:  # of somebody's own method or encoder: its traceback is what they need
-                error.add_note(f"fedspm: {where(client)}")
+                error.add_note(f"fedspm: {self._where(client, declared.name)}")
                 raise
 
-        merged: Answer | None = None
-        for i, (reply, private, noised) in zip(self.participants, self._taken(take), strict=True):
+        merged: Reply | None = None
+        for i, (taken, reply) in zip(self.participants, self._taken(take), strict=True):
             name = self.federation.names[i]
-            self.privates[name] = private
-            self.traffic.receive(name, reply)
-            self.releases.add([name], noised)
-            merged = reply if merged is None else merged.merge(reply)  # type: ignore[arg-type, assignment]
-        assert merged is not None
-        return merged
+            self.privates[name] = taken.private
+            self.releases.add([name], taken.noised)
+            self.traffic.receive(name, taken.reply)
+            merged = merge(merged, name, reply)
+        return merged  # type: ignore[return-value]
+
+    def _where(self, client: Client, step: str) -> str:
+        return f"client {client.name!r}, round {self.round}, step {step}"
 
     def _taken(self, take: Callable[..., Out]) -> Iterator[Out]:
         """`take` of every participant, one by one or in groups whose solvers work together."""
@@ -148,7 +147,7 @@ class LocalEngine:
 
     def send(self, tensors: Tensors) -> Tensors:
         """To the device that clients compute on; replies come back to the CPU, where the server averages."""
-        return moved(tensors, self.device)
+        return tensors if self.device.type == "cpu" else moved(tensors, self.device)
 
     def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]:
         """`function` over `items` on all workers, answers in order, a few of them in flight."""
@@ -160,8 +159,11 @@ class LocalEngine:
         while waiting:
             yield waiting.pop(0).result()
 
-    def _client(self, i: int, private: Tensors, solver: Solver = minimise) -> Client:
+    def _client(self, i: int, private: Tensors, solver: Solver = minimise, rows: str = "train") -> Client:
         x, y = self.data[i]
+        if rows == "test":
+            assert self.federation.test is not None, "a step over test rows of a federation that has none"
+            x, y = (part.to(self.device) for part in (self.federation.test[i].x, self.federation.test[i].y))
         return Client(self.federation.names[i], i, x, y, private, self.round, self._seed, solver)
 
 

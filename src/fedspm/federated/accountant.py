@@ -5,22 +5,45 @@ itself, so being drawn hides nothing: a client pays in full for the rounds that 
 """
 
 import warnings
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 from fedspm.base.errors import FedSPMError
-from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Algorithm
 
 
-def spent(algorithm: Algorithm, shared: Tensors, count: int) -> dict[str, Any]:
-    """(ε, δ) of a client that sent `count` noised vectors (`federated.releases`), and what has no noise."""
+class Releases:
+    """How many noised vectors have left each client since a run began, whatever engine carried them. A vector is an
+    update Δ or a τ: a reply with both holds two.
+
+    `keep` is handed the new counts before anything leaves that they count, so that a crash loses none.
+    """
+
+    def __init__(self, before: Mapping[str, int] | None = None, keep: Callable[[dict[str, int]], None] | None = None):
+        self.of = Counter(before or {})
+        self._keep = keep
+
+    def add(self, clients: Iterable[str], count: int) -> None:
+        if count:
+            self.of.update(dict.fromkeys(clients, count))
+            if self._keep:
+                self._keep(dict(self.of))
+
+    @property
+    def most(self) -> int:
+        """Of the client that sent most."""
+        return max(self.of.values(), default=0)
+
+
+def spent(algorithm: Algorithm, count: int) -> dict[str, Any]:
+    """(ε, δ) of a client that sent `count` noised vectors, and the steps whose replies have no noise."""
     privacy = algorithm.settings.privacy
     return {
         "epsilon": epsilon(privacy.noise, count, privacy.delta) if privacy.noise else None,
         "delta": privacy.delta,
         "releases": count,
-        "not_covered": not_covered(algorithm, shared),
+        "not_covered": not_covered(algorithm),
     }
 
 
@@ -33,16 +56,13 @@ def epsilon(noise: float, count: int, delta: float) -> float:
         return float(accountant.get_epsilon(delta))
 
 
-def not_covered(algorithm: Algorithm, shared: Tensors) -> list[str]:
-    """Steps whose replies leave without noise, so that no ε holds for them."""
-    settings = algorithm.settings
-    noised = {name.split(".")[0] for name in shared} | {"tau"}
-    exact = {step for step, names in algorithm.leaves.items() if not names <= noised} - algorithm.after
-    if settings.em.start == "random" or settings.components == 1:
-        exact -= {"moments", "cluster"}
-    if max(algorithm.task.counts) < settings.min_count:
-        exact &= {"evaluate"}  # no sum leaves
-    return sorted(exact) + [f"{step} (which model)" for step in sorted(algorithm.partial)]
+def not_covered(algorithm: Algorithm) -> list[str]:
+    """Steps of a training whose replies leave without noise, so that no ε holds for them."""
+    used = [step for step in algorithm.steps_in_use().values() if step.when != "after training"]
+    exact = {step.name for step in used if step.exact}
+    if max(algorithm.task.counts) < algorithm.settings.min_count:  # no sum over training rows leaves
+        exact = {step.name for step in used if step.exact and step.rows == "test"}
+    return sorted(exact) + [f"{step.name} (which model)" for step in used if step.partial]
 
 
 def sentence(found: Mapping[str, Any]) -> str:

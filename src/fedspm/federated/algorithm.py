@@ -4,7 +4,6 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
@@ -20,13 +19,16 @@ from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean, PerClient, Reply
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
-from fedspm.federated.steps import Asked
+from fedspm.federated.steps import Step, step, steps_of
+from fedspm.federated.task import Task
+from fedspm.federated.transforms import transforms_of
+from fedspm.federated.uploads import Count, Squares, Sum, TestRows
 from fedspm.nn.encoder import Encoder, build_encoder
-from fedspm.nn.sgd import Batch
+from fedspm.nn.sgd import Batch, chunks
 
 INPUT = ("input.mean", "input.scale")  # how rows are standardised
 Answer = TypeVar("Answer", bound=Reply)
-Step = Callable[..., tuple[Answer, Tensors]]  # step(client, shared, …) → (reply, the client's new private state)
+ClientStep = Callable[..., tuple[Answer, Tensors]]  # step(client, shared, …) → (reply, the new private state)
 
 
 @runtime_checkable
@@ -36,37 +38,7 @@ class Exchange(Protocol):
     @property
     def round(self) -> int: ...
 
-    def __call__(self, step: "Step[Answer]", shared: Tensors, **arguments: Tensor) -> Answer: ...
-
-
-@dataclass(frozen=True)
-class Task:
-    """What everybody knows before training: the shape of a row, the classes, the clients and their sizes."""
-
-    shape: tuple[int, ...]
-    classes: int
-    names: tuple[str, ...]
-    counts: tuple[int, ...]
-
-    @classmethod
-    def of_description(cls, known: Mapping[str, Any]) -> "Task":
-        """From what a server tells the sites of a run."""
-        return cls(tuple(known["shape"]), len(known["classes"]), tuple(known["names"]), tuple(known["counts"]))
-
-    @property
-    def clients(self) -> int:
-        return len(self.names)
-
-    @cached_property
-    def sizes(self) -> Float[Tensor, "m 1"]:
-        """n_i, a row each"""
-        return torch.tensor(self.counts, dtype=torch.float32)[:, None]
-
-    @cached_property
-    def sample_fraction(self) -> Float[Tensor, " m"]:
-        """ρ_i = n_i / n"""
-        counts = torch.tensor(self.counts, dtype=torch.float64)
-        return (counts / counts.sum()).float()
+    def __call__(self, step: "ClientStep[Answer]", shared: Tensors, **arguments: Tensor) -> Answer: ...
 
 
 class Algorithm(ABC):
@@ -79,30 +51,26 @@ class Algorithm(ABC):
     variants: ClassVar[bool] = False  # 1× and C×: `variant` in a configuration matters
     has_components: ClassVar[bool] = False  # finds components inside clients, which can be compared with the truth
     em: ClassVar[frozenset[str]] = frozenset(EM.model_fields)  # what of `[em]` in a configuration matters
-    leaves: ClassVar[Mapping[str, frozenset[str]]] = {
-        "describe": frozenset({"count", "sum", "square"}),
-        "evaluate": frozenset({"rows", "right", "routed"}),  # across sites; in process everything is at hand
-    }
-    """What may leave a client, by step: names of tensors, or the first part of dotted ones. Every engine refuses other
-    steps and tensors (`federated.gate`)."""
+    steps: ClassVar[Mapping[str, Step]] = {}
+    """The client steps, as `@step` declares them; filled in for every class."""
+
+    server_only: ClassVar[frozenset[str]] = frozenset()
+    """What the server keeps for itself of the state that `start` and `server_round` return, by the first part of its
+    names: it is in checkpoints, and no client is ever sent it."""
 
     bookkeeping: ClassVar[frozenset[str]] = frozenset({"input"})
-    """Tensors that are not learnt: statistics, and what a client notes of its rows. Names as in `leaves`."""
+    """Tensors that are not learnt: statistics, and what a client notes of its rows. By name, or by the first part."""
 
-    partial: ClassVar[frozenset[str]] = frozenset()
-    """Steps whose replies may hold some of the shared tensors that `leaves` allows, and not the others."""
-
-    after: ClassVar[frozenset[str]] = frozenset()
-    """Steps that follow training. They carry no noise, so nobody answers them in a run with `privacy.noise`."""
-
-    at_home: ClassVar[frozenset[str]] = frozenset()
-    """Steps that a site never answers: only where all clients are on one machine. A request can be made up that has one
-    row in its sum."""
+    def __init_subclass__(cls, **options: Any):
+        super().__init_subclass__(**options)
+        cls.steps = steps_of(cls)
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         self.settings = settings
         self.task = task
         self.options = self.checked_options(settings)
+        self.schedule = settings.schedule  # rounds of annealing
+        self.transforms = transforms_of(settings)
         self.encoders: list[Encoder] = []
         self._networks = networks or {}
 
@@ -154,9 +122,16 @@ class Algorithm(ABC):
                     f"the checkpoint does not fit its configuration: {name} {found}, expected {tuple(shape)}"
                 )
 
-    def frozen(self, shared: Tensors) -> Tensors:
-        """What no round changes: parameters that a network came with frozen."""
-        return {name: shared[name] for encoder in self.encoders for name in encoder.frozen}
+    @cached_property
+    def frozen_names(self) -> frozenset[str]:
+        """Of what no round changes: parameters that a network came with frozen, and their running statistics."""
+        return frozenset(name for encoder in self.encoders for name in encoder.frozen)
+
+    def sent(self, state: Tensors) -> Tensors:
+        """What clients are sent of the server's state: all but what is `server_only`."""
+        if not self.server_only:
+            return state
+        return {name: value for name, value in state.items() if name.split(".")[0] not in self.server_only}
 
     def sizes(self) -> dict[str, dict[str, int]]:
         """Copies (1×, C×), parameters and multiply-adds a row of every encoder."""
@@ -171,7 +146,7 @@ class Algorithm(ABC):
 
     def parameters(self, shared: Tensors, private: Tensors) -> dict[str, int]:
         """How many numbers are learnt: by all together, and by one client for itself."""
-        apart = self.bookkeeping | {name for encoder in self.encoders for name in encoder.fixed}
+        apart = self.bookkeeping | self.server_only | {name for encoder in self.encoders for name in encoder.fixed}
 
         def count(state: Tensors) -> int:
             return sum(value.numel() for name, value in state.items() if not apart & {name, *name.split(".", 1)})
@@ -193,17 +168,19 @@ class Algorithm(ABC):
             )
         return {"input.mean": mean.float(), "input.scale": scale.float()}
 
-    def asks(self) -> dict[str, Asked]:
-        """Which steps this run asks clients for, when and how often: a site answers no others. By default `describe`
-        at the start, `after` at the end, and whatever else `leaves` lists once a round."""
-        own = self.leaves.keys() - self.at_home - {"describe", "evaluate"}
-        known = {step: Asked("end" if step in self.after else "round") for step in own}
-        known |= {"describe": Asked("start"), "evaluate": Asked("evaluation")}
-        return known | ({"personalise": Asked("evaluation")} if self.personalises() else {})
+    def steps_in_use(self) -> dict[str, Step]:
+        """The steps that a run with these settings asks for: a site answers no others. What leaves after training in
+        full is not asked for in a run with noise, whose ε would not cover it."""
+        noised = bool(self.settings.privacy.noise)
+        return {
+            name: step
+            for name, step in self.steps.items()
+            if step.used(self) and not (noised and step.exact and step.when == "after training")
+        }
 
     @abstractmethod
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
-        """One round of training: the new shared state."""
+        """One round of training: the new state of the server, most of which is shared with the clients."""
 
     def participants(self, round: int) -> list[int]:
         """The clients of a round, in order: all, or `clients_per_round` of them, each as likely as the others."""
@@ -222,12 +199,12 @@ class Algorithm(ABC):
         if len(self.task.shape) > 1:
             return OF_IMAGES
         rows = sum(self.task.counts) / self.task.clients
-        visits = self.settings.schedule * block.steps * min(block.batch_size, rows) / rows  # of a row, in all rounds
+        visits = self.schedule * block.steps * min(block.batch_size, rows) / rows  # of a row, in all rounds
         return PULL / max(visits, PULL / FASTEST)
 
-    def annealed(self, learning_rate: float, round: int) -> float:
+    def round_rate(self, role: str, round: int) -> float:
         """η_t = η ½ (1 + cos(π t / T)), T the horizon."""
-        return learning_rate * 0.5 * (1 + math.cos(math.pi * min(round / self.settings.schedule, 1)))
+        return self.learning_rate(role) * 0.5 * (1 + math.cos(math.pi * min(round / self.schedule, 1)))
 
     # -- client ------------------------------------------------------------------------------------------------------
 
@@ -235,6 +212,9 @@ class Algorithm(ABC):
         """The private state of a client before its first step."""
         return {}
 
+    @step(
+        when="start", uploads={"count": Count(of="values"), "sum": Sum(), "square": Squares(sum="sum", count="count")}
+    )
     def describe(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Count, sum and sum of squares of every channel or feature, from at least `min_count` rows."""
         x = client.x if client.n >= self.settings.min_count else client.x[:0]
@@ -254,20 +234,25 @@ class Algorithm(ABC):
         parameters: Tensors,
         objective: Callable[[Tensors, Batch], Tensor],
         scale: Mapping[str, Tensor] | None = None,
+        *,
+        learning_rate: float | None = None,
+        momentum: float | None = None,
+        constants: Tensors | None = None,
         **extra: Tensor,
     ) -> Tensors:
-        """The paper's LocalSolver: a round's SGD steps of one block, at the rate of this round.
+        """The paper's LocalSolver: a round's SGD steps of one block, at the rate of this round or another.
 
-        `objective` answers a loss a row. What differs between clients reaches it in the batch: `batch.client`, and by
-        name in `batch.extra` what is given here as `extra`, a row each.
+        `objective` answers a loss for every row. What differs between clients reaches it in the batch: `batch.client`,
+        by name in `batch.extra` what is given here as `extra`, one entry per row, and in `batch.constants` what is
+        the same for all rows of a client.
         """
         block: Block = getattr(self.settings, encoder.role)
         return client.solver(
             parameters,
             objective,
-            client.batches(step, block.batch_size, block.steps, **extra),
-            learning_rate=self.annealed(self.learning_rate(encoder.role), client.round),
-            momentum=block.momentum,
+            client.batches(step, block.batch_size, block.steps, constants, **extra),
+            learning_rate=self.round_rate(encoder.role, client.round) if learning_rate is None else learning_rate,
+            momentum=block.momentum if momentum is None else momentum,
             fixed=encoder.fixed,
             scale=scale,
         )
@@ -280,9 +265,32 @@ class Algorithm(ABC):
             factor, offset = _image_of(factor, x), _image_of(offset, x)
         return torch.addcmul(offset, x, factor)
 
+    @step(when="evaluation", uploads={}, used=lambda self: self.personalises())
     def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """What a client does on its own before it is evaluated; nothing of it leaves. By default nothing."""
         return PerClient.of(client.name), client.private
+
+    @step(
+        when="evaluation",
+        rows="test",
+        uploads={"rows": TestRows(), "right": TestRows(of="rows"), "routed": TestRows(of="rows", by_client=True)},
+    )
+    @torch.no_grad()
+    def evaluate(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
+        """What a client tells of its own test rows, if it has at least `min_count`: how many, how many it labels right
+        itself, and where they are routed. In process the whole system is evaluated instead."""
+        shown = client.n if client.n >= self.settings.min_count else 0
+        right, routed = 0, torch.zeros(self.task.clients, dtype=torch.long)
+        for x, y in zip(chunks(client.x[:shown]), chunks(client.y[:shown]), strict=True):
+            if len(y):
+                embedding = self.embed(shared, x)
+                right += int(
+                    (self.local_probabilities(client.index, client.private, shared, embedding).argmax(1) == y).sum()
+                )
+                if (scores := self.log_scores(shared, embedding)) is not None:
+                    routed += torch.bincount(scores.argmax(1).cpu(), minlength=len(routed))
+        told = {"rows": torch.tensor(shown), "right": torch.tensor(right), "routed": routed}
+        return PerClient.of(client.name, **told), client.private
 
     @classmethod
     def personalises(cls) -> bool:

@@ -32,7 +32,7 @@ class Client:
         """Derived from (seed, client name, round, step): the same on every engine and after every crash."""
         return torch_generator(self.seed, self.name, self.round, step)
 
-    def batches(self, step: str, size: int, steps: int, **extra: Tensor) -> Batches:
+    def batches(self, step: str, size: int, steps: int, constants: Tensors | None = None, **extra: Tensor) -> Batches:
         """`steps` random batches: permutations of all rows, one after the other, cut into pieces."""
         for name, rows in extra.items():
             assert len(rows) == self.n, f"{name}: {len(rows)} rows of a client that has {self.n}"
@@ -41,4 +41,4 @@ class Client:
         passes = -(-steps * size // self.n)
         turns = [torch.randperm(self.n, generator=generator) for _ in range(passes)] or [self.y.new_zeros(0)]
         order = torch.cat(turns).to(self.y.device)[: steps * size].view(steps, size)
-        return Batches(self.x, self.y, order, torch.tensor(self.index), extra)
+        return Batches(self.x, self.y, order, torch.tensor(self.index), extra, constants or {})

@@ -140,19 +140,6 @@ def evaluate(model: Model, federation: Federation, map: Map = map) -> dict[str, 
     return _metrics(_by_client(answers, federation.test), federation) | _components(model, federation)
 
 
-@torch.no_grad()
-def count_right(algorithm: Algorithm, client: int, private: Tensors, shared: Tensors, part: Part) -> Tensors:
-    """What a site may tell of its own test rows: how many, how many it labels right itself, where they are routed."""
-    right, routed = 0, torch.zeros(algorithm.task.clients, dtype=torch.long)
-    for x, y in zip(chunks(part.x), chunks(part.y), strict=True):
-        if len(y):
-            embedding = algorithm.embed(shared, x)
-            right += int((algorithm.local_probabilities(client, private, shared, embedding).argmax(1) == y).sum())
-            if (scores := algorithm.log_scores(shared, embedding)) is not None:
-                routed += torch.bincount(scores.argmax(1).cpu(), minlength=len(routed))
-    return {"rows": torch.tensor(len(part)), "right": torch.tensor(right), "routed": routed}
-
-
 def from_counts(counts: Mapping[str, Tensors], names: Sequence[str], routes: bool) -> dict[str, Any]:
     """Average and routing accuracy from what the sites counted; system accuracy takes other sites' heads."""
     clients: dict[str, dict[str, Any]] = {}

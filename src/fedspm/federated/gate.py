@@ -1,52 +1,96 @@
-"""What may leave a client: the steps and tensors that an algorithm declares in `leaves`, and nothing else.
+"""The one way out of a client: it takes a step, and what the step answers passes the gate and the transforms.
 
-Every engine asks here before a reply leaves, and the server of a run across sites again when it arrives:
-docs/decisions/0001.
+Every engine calls `take_step`, in process and at a site. The gate refuses a step that is not declared, a reply with a
+tensor that its step does not declare, and a row that is another client's: docs/what-leaves.md.
 """
 
-from collections.abc import Collection
+from dataclasses import dataclass
+
+from torch import Tensor
 
 from fedspm.base.errors import Refused
 from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Algorithm
-from fedspm.federated.replies import Combined, PerClient, Reply
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Combined, Mean, PerClient, Reply
+from fedspm.federated.steps import Step
+from fedspm.federated.transforms import encode
+from fedspm.federated.uploads import Shares, Update
 
 
-def require_step(algorithm: Algorithm, step: str) -> None:
-    """Refuse a step that is not declared; `personalise` needs no declaration, nothing of it leaves."""
-    if step not in algorithm.leaves and step != "personalise":
-        raise Refused(f"{algorithm.settings.algorithm} has no client step {step!r}")
+@dataclass(frozen=True)
+class Taken:
+    """A step that a client has taken."""
+
+    reply: Reply  # ready to leave
+    private: Tensors
+    noised: int  # vectors of the reply that carry noise
 
 
-def require_declared(algorithm: Algorithm, step: str, names: Collection[str]) -> None:
-    """Refuse tensors that the step does not declare, by whole name or by the first part of a dotted one."""
-    for name in names:
-        if not {name, name.split(".")[0]} & algorithm.leaves.get(step, frozenset()):
-            raise Refused(
-                f"{name!r} is not declared to leave a client in step {step} ({type(algorithm).__name__}.leaves)"
-            )
+def take_step(
+    algorithm: Algorithm, name: str, client: Client, shared: Tensors, arguments: Tensors, secret: str = ""
+) -> Taken:
+    """One client takes one step. The noise of its reply follows from `secret`, who, when and what."""
+    step = require_step(algorithm, name)
+    reply, private = getattr(algorithm, name)(client, shared, **arguments)
+    if algorithm.frozen_names:
+        reply = without(reply, algorithm.frozen_names)
+    require_declared_reply(algorithm, step, client.name, shared, reply)
+    if not algorithm.transforms:
+        return Taken(reply, private, 0)
+    encoded, noised = encode(algorithm.transforms, algorithm.settings, step, client, shared, reply, secret)
+    return Taken(encoded, private, noised)
 
 
-def require_declared_reply(algorithm: Algorithm, step: str, client: str, reply: Reply) -> None:
+def require_step(algorithm: Algorithm, name: str) -> Step:
+    """The declaration of a step; one without is refused."""
+    if name not in algorithm.steps:
+        raise Refused(f"{algorithm.settings.algorithm} has no client step {name!r}")
+    return algorithm.steps[name]
+
+
+def require_declared_reply(algorithm: Algorithm, step: Step, client: str, shared: Tensors, reply: Reply) -> None:
     """Refuse a reply with tensors that the step does not declare, or with rows that are another client's."""
     if isinstance(reply, Combined):
-        require_declared_reply(algorithm, step, client, reply.mean)
-        require_declared_reply(algorithm, step, client, reply.rows)
+        require_declared_reply(algorithm, step, client, shared, reply.mean)
+        require_declared_reply(algorithm, step, client, shared, reply.rows)
     elif isinstance(reply, PerClient):
         if foreign := sorted(reply.rows.keys() - {client}):
-            raise Refused(f"the reply to step {step} has a row for {foreign[0]!r}; a client answers for itself only")
-        require_declared(algorithm, step, reply.rows.get(client, {}))
+            raise Refused(
+                f"the reply to step {step.name} has a row for {foreign[0]!r}; a client answers for itself only"
+            )
+        _require_declared(algorithm, step, reply.rows.get(client, {}), shared, apart=True)
     else:
-        require_declared(algorithm, step, reply.totals())
+        _require_declared(algorithm, step, reply.totals(), shared, apart=False)
 
 
-def most_noised(algorithm: Algorithm, step: str, shared: Tensors) -> int:
-    """How many noised vectors a reply to this step can hold at most: an update of what is shared, and τ.
+def _require_declared(algorithm: Algorithm, step: Step, tensors: Tensors, shared: Tensors, apart: bool) -> None:
+    where = f"step {step.name} (@step of {type(algorithm).__name__}.{step.name})"
+    for name in tensors:
+        upload = step.upload(name)
+        if upload is None:
+            raise Refused(f"{name!r} is not declared to leave a client in {where}")
+        if upload.apart != apart:
+            raise Refused(
+                f"{name!r} leaves in a {'PerClient' if apart else 'Mean'} and is declared as "
+                f"{type(upload).__name__}, which is {'kept apart' if upload.apart else 'averaged'}, in {where}"
+            )
+        if (name in shared) != isinstance(upload, Update) and not isinstance(upload, Shares):
+            known = "is" if name in shared else "is not"
+            raise Refused(f"{name!r} is declared as {type(upload).__name__} and {known} a shared parameter, in {where}")
 
-    For a server that sees replies only if they arrive, and must count the others too.
-    """
-    settings, declared = algorithm.settings, algorithm.leaves.get(step, frozenset())
-    if not settings.privacy.noise:
-        return 0
-    update = any({name, name.split(".")[0]} & declared for name in shared if name != "tau")
-    return int(update) + int("tau" in declared and settings.components > 1)
+
+def without(reply: Reply, names: frozenset[str]) -> Reply:
+    """The reply without the tensors that nobody changes: everybody has them."""
+    if isinstance(reply, Combined):
+        mean = without(reply.mean, names)
+        assert isinstance(mean, Mean)
+        return Combined(mean, reply.rows)
+    if isinstance(reply, PerClient):
+        return PerClient({client: _others(row, names) for client, row in reply.rows.items()})
+    weight, tensors = reply.as_sent()
+    return Mean(weight, **_others(tensors, names))
+
+
+def _others(tensors: dict[str, Tensor], names: frozenset[str]) -> Tensors:
+    return {name: value for name, value in tensors.items() if name not in names}

@@ -19,11 +19,18 @@ class Mean:
         self._kinds = {name: tensor.dtype for name, tensor in tensors.items()}
         self._sums = {name: tensor.cpu().double() * weight for name, tensor in tensors.items()}
         self._weights = dict.fromkeys(tensors, float(weight))
-        self.sent: tuple[float, Tensors] | None = (float(weight), tensors)  # as they were given, until a merge
+        self._sent: tuple[float, Tensors] | None = (float(weight), tensors)  # until a merge
+        self.answered: tuple[str, ...] = ()  # the clients whose replies these are: engines fill it in
         self.nbytes = 8 + sum(tensor.nbytes for tensor in tensors.values())  # as sent: the weight and the tensors
 
+    def as_sent(self) -> tuple[float, Tensors]:
+        """Weight and tensors as one client gave them."""
+        assert self._sent is not None, "a reply that was merged already"
+        return self._sent
+
     def merge(self, other: "Mean") -> "Mean":
-        self.sent = None
+        self._sent = None
+        self.answered += other.answered
         for name, value in other._sums.items():
             self._sums[name] = self._sums[name] + value if name in self._sums else value
             self._weights[name] = self._weights.get(name, 0.0) + other._weights[name]
@@ -46,7 +53,7 @@ class Mean:
 
 @dataclass
 class PerClient:
-    """One row a client."""
+    """What every client answered, kept apart under its name."""
 
     rows: dict[str, Tensors]
 
@@ -57,6 +64,11 @@ class PerClient:
     @property
     def nbytes(self) -> int:
         return sum(tensor.nbytes for row in self.rows.values() for tensor in row.values())
+
+    @property
+    def answered(self) -> tuple[str, ...]:
+        """The clients whose replies these are."""
+        return tuple(self.rows)
 
     def merge(self, other: "PerClient") -> "PerClient":
         if twice := self.rows.keys() & other.rows.keys():
@@ -85,6 +97,10 @@ class Combined:
     rows: PerClient
 
     @property
+    def answered(self) -> tuple[str, ...]:
+        return self.rows.answered
+
+    @property
     def nbytes(self) -> int:
         return self.mean.nbytes + self.rows.nbytes
 
@@ -95,3 +111,11 @@ class Combined:
 
 
 Reply = Mean | PerClient | Combined
+
+
+def merge(merged: Reply | None, client: str, reply: Reply) -> Reply:
+    """A client's reply added to those before it, which say who answered."""
+    mean = reply.mean if isinstance(reply, Combined) else reply
+    if isinstance(mean, Mean):
+        mean.answered = (client,)
+    return reply if merged is None else merged.merge(reply)  # type: ignore[arg-type]

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from fedspm.base.schema import Strict
+from fedspm.base.schema import Names, Strict
 
 OF_IMAGES = 0.01  # `predictor.learning_rate = "auto"`
 PULL, FASTEST = 12.0, 0.1  # … of vectors: rate × visits of a row in all rounds, and the highest rate
@@ -71,6 +71,7 @@ class Wire(Strict):
     exchanges: Literal[1, 2] = Field(
         2, description="exchanges of an EM round; 1: a client uses its own fresh τ and the others' last one"
     )
+    transforms: Names = Field((), description="transforms of updates that plugins offer, in order")
 
 
 class Settings(Strict):

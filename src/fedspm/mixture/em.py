@@ -4,17 +4,16 @@ import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedspm.base.tensors import Tensors
+
+MIXING_FLOOR = 0.05  # a component that is nearly empty takes steps at most 20 times as large as printed
+
 
 def log_responsibilities(
     log_mixing: Float[Tensor, " c"], log_ratio: Float[Tensor, "n c"], log_likelihood: Float[Tensor, "n c"]
 ) -> Float[Tensor, "n c"]:
     """log w_ijc = log π_ic + (γ_ic + ξ_icᵀ h_c(x_ij)) + log P_ic(y_ij | x_ij) − logΣ_c   (eq. 7)"""
     return torch.log_softmax(log_mixing + log_ratio + log_likelihood, dim=-1)
-
-
-def of_label(log_likelihood: Float[Tensor, "n c k"], y: Int[Tensor, " n"]) -> Float[Tensor, "n c"]:
-    """log P_ic(y_ij | x_ij) out of log P_ic(k | x_ij)"""
-    return log_likelihood.gather(2, y[:, None, None].expand(-1, log_likelihood.shape[1], 1))[:, :, 0]
 
 
 def mixing_weights(tau: Float[Tensor, "*m c"], n: Float[Tensor, "*m 1"] | int) -> Float[Tensor, "*m c"]:
@@ -41,3 +40,14 @@ def drm_loss(
     own = (responsibilities * log_ratio[:, client]).sum(1)
     everybody = torch.logsumexp((log_ratio + log_tau).flatten(1), dim=1)
     return everybody - own
+
+
+def step_scale(mixing: Float[Tensor, "*m c"], scaled: bool) -> Float[Tensor, "*m c"] | None:
+    """What the gradient of a component's head and tilt is multiplied by (`em.scaled_steps`): it has a π share of the
+    rows, and divided by π, C equal components step like one."""
+    return 1 / mixing.clamp_min(MIXING_FLOOR) if scaled else None
+
+
+def head_scale(mixing: Float[Tensor, " c"], scaled: bool) -> Tensors | None:
+    step = step_scale(mixing, scaled)
+    return None if step is None else {"head.weight": step[:, None, None], "head.bias": step[:, None]}

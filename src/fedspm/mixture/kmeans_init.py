@@ -30,6 +30,11 @@ PLACEMENTS = 5
 SOFTNESS = 0.03  # share of a row that is spread over all components, so that none starts empty
 
 
+def most_iterations(components: int) -> int:
+    """How often a start asks for the sums of clusters, at most."""
+    return AXES * GLANCES + ITERATIONS * (components - 1)
+
+
 def coarse(x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n f"]:
     """A standardised image as an average over a coarse grid; a vector as it is, a long one projected at random."""
     if x.ndim == 4:

@@ -6,7 +6,7 @@ Shapes: n rows, e encoders (1 for 1×, C for C×), d dimensions, C components (`
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedspm.base.randomness import torch_generator
@@ -26,6 +26,11 @@ def log_likelihood(
         scores = torch.addmm(bias.flatten(), features[:, 0], weight.flatten(0, 1).T)
         return torch.log_softmax(scores.view(-1, components, classes), dim=-1)
     return torch.log_softmax(torch.einsum("ncd,ckd->nck", features, weight) + bias, dim=-1)
+
+
+def of_label(log_likelihood: Float[Tensor, "n c k"], y: Int[Tensor, " n"]) -> Float[Tensor, "n c"]:
+    """log P_ic(y_ij | x_ij) out of log P_ic(k | x_ij)"""
+    return log_likelihood.gather(2, y[:, None, None].expand(-1, log_likelihood.shape[1], 1))[:, :, 0]
 
 
 def log_ratio(xi: Float[Tensor, "*m c d"], gamma: Float[Tensor, "*m c"], features: Features) -> Float[Tensor, "n *m c"]:

@@ -16,9 +16,9 @@ What the others' rows say is a value and its gradient, C (d + 1) + 1 sums: from 
 from a sketch of the baseline, which they write once.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import ClassVar
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Bool, Float
@@ -28,9 +28,10 @@ from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Exchange
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean, PerClient
+from fedspm.federated.settings import Settings
+from fedspm.federated.task import Task
 from fedspm.mixture import em, kmeans_init
-from fedspm.mixture.density_ratio import DensityRatios
-from fedspm.mixture.model import HEAD, TILT, Features, initial_head, log_likelihood, log_ratio
+from fedspm.mixture.model import HEAD, TILT, Features, initial_head, log_likelihood, log_ratio, of_label
 from fedspm.nn.encoder import Encoder
 from fedspm.nn.sgd import Batch, chunks, minimise
 
@@ -41,7 +42,7 @@ RIDGE = 2e-4  # on ξᵀh, for a newcomer that h tells apart from everybody: its
 NORMALISER = ("tilt.gamma",)  # what moves when ξ stays
 CLUSTERS = 64  # of a client's rows in the sketch, at most
 
-Pull = Callable[[Tensors], Tensors]  # the newcomer's tilt and log τ → value and gradient of the others' part of −Q̃₂
+Gradient = Callable[[Tensors], Tensors]  # the newcomer's tilt and log τ → value and gradient of the others' part of −Q̃₂
 Whose = Bool[Tensor, " m"]  # which of the clients
 
 
@@ -50,10 +51,10 @@ class Others:
     """With whom a newcomer is compared: who they are, and what their rows say."""
 
     here: Whose
-    pull: Pull
+    gradient: Gradient
 
 
-def pull(
+def baseline_gradient(
     tilt: Tensors, features: Features, log_total: Float[Tensor, " n"], weight: Float[Tensor, " n"]
 ) -> dict[str, Tensor]:
     """Σ weight · log(D + Σ_c τ_c exp(γ_c + ξ_cᵀ h_c)) over some rows, and its gradient by γ and ξ"""
@@ -78,13 +79,13 @@ class Sketch:
         return self.count.sum(1) > 0
 
     def others(self) -> Others:
-        return Others(self.here, self.pull)
+        return Others(self.here, self.gradient)
 
-    def pull(self, tilt: Tensors) -> Tensors:
+    def gradient(self, tilt: Tensors) -> Tensors:
         """As all rows would; D of a cluster is the harmonic mean over its rows, count / mass."""
         shown = self.count > 0
         count, mass = self.count[shown], self.mass[shown]
-        return pull(tilt, self.centre[shown], (count / mass).log(), count)
+        return baseline_gradient(tilt, self.centre[shown], (count / mass).log(), count)
 
     def moved(self, before: Tensors, after: Tensors) -> "Sketch":
         """When clients come or go D changes, and r with it."""
@@ -111,23 +112,45 @@ def among(shared: Tensors, here: Whose) -> Tensors:
     return shared | {"tau": shared["tau"] * here.to(shared["tau"])[:, None]}
 
 
-class Newcomers(DensityRatios):
+@runtime_checkable
+class Onboards(Protocol):
+    """A method that clients can join after training: FedSPM, FedDRM. The steps that ask those who were there before are
+    declared there."""
+
+    settings: Settings
+    task: Task
     predictor: Encoder
-    leaves: ClassVar[Mapping[str, frozenset[str]]] = {
-        **DensityRatios.leaves,
-        "attend": frozenset(),
-        "pull": frozenset({"value", "gamma", "xi"}),
-        "summarise": frozenset({"count", "mass", "sum"}),
-    }
-    after = frozenset({"attend", "pull", "summarise"})
-    at_home = frozenset({"attend", "pull"})
+    router: Encoder
+    onboarding: "Onboarding"
+
+    def standardise(self, shared: Tensors, x: Tensor) -> Tensor: ...
+
+    def learning_rate(self, role: str) -> float: ...
+
+    def posterior(self, mixing: Float[Tensor, " c"], evidence: Tensors) -> Float[Tensor, "n c"]: ...
+
+    def summarise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]: ...
+
+    def cache_features(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]: ...
+
+    def baseline_gradient(
+        self, client: Client, shared: Tensors, xi: Tensor, gamma: Tensor, log_tau: Tensor
+    ) -> tuple[Mean, Tensors]: ...
+
+
+class Onboarding:
+    """How a client joins a trained model of `method`."""
+
+    def __init__(self, method: Onboards):
+        self.method = method
+        self.settings, self.task = method.settings, method.task
 
     # -- the server's side -------------------------------------------------------------------------------------------
 
     def sketch(self, shared: Tensors, exchange: Exchange) -> Sketch:
         """Of everybody's rows; a client that does not answer is not in it."""
-        sketch = self.sketched(exchange(self.summarise, shared), self.task.names)
-        return sketch.moved(among(shared, self.counted()), among(shared, sketch.here))
+        sketch = self.sketched(exchange(self.method.summarise, shared), self.task.names)
+        return sketch.moved(self.among_counted(shared), among(shared, sketch.here))
 
     def sketched(self, replies: PerClient, names: Sequence[str]) -> Sketch:
         count, mass, total = (
@@ -135,43 +158,42 @@ class Newcomers(DensityRatios):
             for name, empty in zip(("count", "mass", "sum"), self._nothing(), strict=True)
         )
         centre = total / count.clamp_min(1)[..., None]
-        return Sketch(count, mass, centre.unflatten(2, (self.router.copies, -1)))
+        return Sketch(count, mass, centre.unflatten(2, (self.method.router.copies, -1)))
 
     def counted(self) -> Whose:
         """Those with enough rows for sums over them to leave."""
         return torch.tensor(self.task.counts) >= self.settings.min_count
 
+    def among_counted(self, shared: Tensors) -> Tensors:
+        """What is shared, as if only those were there whose rows are in the sums."""
+        return among(shared, self.counted())
+
     def everybody(self, shared: Tensors, exchange: Exchange) -> Others:
         """The others' part of −Q̃₂ from the sites themselves, an exchange a step."""
-        exchange(self.attend, shared)
+        exchange(self.method.cache_features, shared)
 
         def asked(tilt: Tensors) -> Tensors:
             xi, gamma, log_tau = tilt["tilt.xi"], tilt["tilt.gamma"], tilt["log_tau"]
-            return exchange(self.pull, shared, xi=xi, gamma=gamma, log_tau=log_tau).totals()
+            return exchange(self.method.baseline_gradient, shared, xi=xi, gamma=gamma, log_tau=log_tau).totals()
 
         return Others(self.counted(), asked)
 
     # -- at a client that was there before ---------------------------------------------------------------------------
 
-    def attend(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
-        """Keep h and log D of all rows at hand for the exchanges that follow."""
-        features = self.all_features(self.router, shared, client.x)
-        total = log_total(among(shared, self.counted()), features)
-        return PerClient.of(client.name), client.private | {"h": features, "log_total": total}
+    def features(self, client: Client, shared: Tensors) -> Tensors:
+        """h and log D of all rows of a client."""
+        features = self.all_features(self.method.router, shared, client.x)
+        return {"h": features, "log_total": log_total(self.among_counted(shared), features)}
 
-    def pull(self, client: Client, shared: Tensors, xi: Tensor, gamma: Tensor, log_tau: Tensor) -> tuple[Mean, Tensors]:
-        """What this client's rows say of the newcomer's tilt, from at least `min_count` of them."""
+    def gradient_at(self, client: Client, tilt: Tensors) -> Tensors:
+        """What a client's rows say of the newcomer's tilt, from at least `min_count` of them; `features` came first."""
         shown = client.n if client.n >= self.settings.min_count else 0
         features, total = client.private["h"][:shown], client.private["log_total"][:shown]
-        tilt = {"tilt.xi": xi.cpu(), "tilt.gamma": gamma.cpu(), "log_tau": log_tau.cpu()}
-        return Mean(1, **pull(tilt, features, total, torch.ones_like(total).double())), client.private
-
-    def summarise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
-        return self.summary(client, among(shared, self.counted())), client.private
+        return baseline_gradient(tilt, features, total, torch.ones_like(total).double())
 
     def summary(self, client: Client, shared: Tensors) -> PerClient:
         """k-means of h: count, Σ h and Σ r of clusters with at least `min_count` rows each, padded with zeros."""
-        features = self.all_features(self.router, shared, client.x)
+        features = self.all_features(self.method.router, shared, client.x)
         count, mass, total = self._nothing()
         if client.n >= self.settings.min_count:
             flat = features.flatten(1).double()
@@ -183,13 +205,13 @@ class Newcomers(DensityRatios):
 
     def _nothing(self) -> tuple[Tensor, Tensor, Tensor]:
         """Count, Σ r and Σ h of no cluster"""
-        total = torch.zeros(CLUSTERS, self.router.copies * self.router.dimension, dtype=torch.float64)
+        total = torch.zeros(CLUSTERS, self.method.router.copies * self.method.router.dimension, dtype=torch.float64)
         return total.new_zeros(CLUSTERS), total.new_zeros(CLUSTERS), total
 
     @torch.no_grad()
     def all_features(self, encoder: Encoder, shared: Tensors, x: Tensor) -> Features:
         """What an encoder says of all rows; on the CPU, where sums are taken in double precision."""
-        return torch.cat([encoder(shared, self.standardise(shared, piece)).cpu() for piece in chunks(x)])
+        return torch.cat([encoder(shared, self.method.standardise(shared, piece)).cpu() for piece in chunks(x)])
 
     # -- at the newcomer ---------------------------------------------------------------------------------------------
 
@@ -199,7 +221,7 @@ class Newcomers(DensityRatios):
         Components mean the same for everybody, so its first responsibilities are those that the other clients'
         components would take for its rows.
         """
-        g, h = (self.all_features(encoder, shared, client.x) for encoder in (self.predictor, self.router))
+        g, h = (self.all_features(encoder, shared, client.x) for encoder in (self.method.predictor, self.method.router))
         total = log_total(among(shared, others.here), h)
         ratio = log_ratio(shared["tilt.xi"], shared["tilt.gamma"], h) + shared["tau"].log()
         responsibilities = torch.softmax(torch.logsumexp(ratio, dim=1), dim=1)
@@ -208,23 +230,23 @@ class Newcomers(DensityRatios):
         row = {name: shared[name].double().mean(0) for name in TILT}
         for number in range(ROUNDS):
             if number:
-                label = em.of_label(log_likelihood(head["head.weight"], head["head.bias"], g), client.y)
+                label = of_label(log_likelihood(head["head.weight"], head["head.bias"], g), client.y)
                 own = log_ratio(row["tilt.xi"].float(), row["tilt.gamma"].float(), h)
-                responsibilities = self.posterior(mixing, {"ratio": own, "label": label})
+                responsibilities = self.method.posterior(mixing, {"ratio": own, "label": label})
             tau = responsibilities.double().sum(0)
             mixing = em.mixing_weights(tau, client.n).float()
             head = self.fitted_head(replace(client, round=number, x=g), head, responsibilities, mixing)
-            row = self.fitted_tilt(row, tau, responsibilities, h, total, others.pull)
-        row = self.fitted_tilt(row, tau, responsibilities, h, total, others.pull, NORMALISER)
+            row = self.fitted_tilt(row, tau, responsibilities, h, total, others.gradient)
+        row = self.fitted_tilt(row, tau, responsibilities, h, total, others.gradient, NORMALISER)
         private = head | {"mixing": mixing, "responsibilities": responsibilities}
         return {name: value.float() for name, value in (row | {"tau": tau}).items()}, private
 
     def misfit(self, client: Client, shared: Tensors, row: Tensors, private: Tensors, others: Others) -> float:
         """By how much γ is off the exact normaliser of its ξ, at most over components: what a sketch costs"""
-        h = self.all_features(self.router, shared, client.x)
+        h = self.all_features(self.method.router, shared, client.x)
         tilt = {name: row[name].double() for name in TILT}
         tau, w = row["tau"].double(), private["responsibilities"]
-        exact = self.fitted_tilt(tilt, tau, w, h, log_total(among(shared, others.here), h), others.pull, NORMALISER)
+        exact = self.fitted_tilt(tilt, tau, w, h, log_total(among(shared, others.here), h), others.gradient, NORMALISER)
         return float((tilt["tilt.gamma"] - exact["tilt.gamma"]).abs().max())
 
     def fitted_head(self, client: Client, head: Tensors, responsibilities: Tensor, mixing: Tensor) -> Tensors:
@@ -232,16 +254,16 @@ class Newcomers(DensityRatios):
 
         def objective(moving: Tensors, batch: Batch) -> Tensor:
             likelihood = log_likelihood(moving["head.weight"], moving["head.bias"], batch.x)
-            return em.supervised_loss(batch.extra["responsibilities"], em.of_label(likelihood, batch.y))
+            return em.supervised_loss(batch.extra["responsibilities"], of_label(likelihood, batch.y))
 
         block = self.settings.predictor
         return minimise(
             {name: head[name] for name in HEAD},
             objective,
             client.batches("supervised", block.batch_size, STEPS, responsibilities=responsibilities),
-            learning_rate=self.learning_rate("predictor") * (1 - client.round / ROUNDS),
+            learning_rate=self.method.learning_rate("predictor") * (1 - client.round / ROUNDS),
             momentum=block.momentum,
-            scale=self.head_scale(mixing),
+            scale=em.head_scale(mixing, self.settings.em.scaled_steps),
         )
 
     def fitted_tilt(
@@ -251,7 +273,7 @@ class Newcomers(DensityRatios):
         responsibilities: Tensor,
         h: Features,
         total: Tensor,
-        others: Pull,
+        others: Gradient,
         moves: Sequence[str] = TILT,
     ) -> Tensors:
         """γ, ξ where Q̃₂ is largest, by L-BFGS on its value and gradient; or γ alone, the normaliser of a given ξ"""
@@ -272,7 +294,7 @@ class Newcomers(DensityRatios):
         @torch.no_grad()
         def loss() -> float:
             tilt = moving | {"log_tau": tau.log()}
-            parts = [pull(tilt, h, total, torch.ones_like(total).double()), others(tilt)]
+            parts = [baseline_gradient(tilt, h, total, torch.ones_like(total).double()), others(tilt)]
             whole = {name: parts[0][name] + parts[1][name] for name in parts[0]}
             xi.grad = (whole["xi"] - target) / len(h) + ridge * xi
             gamma.grad = (whole["gamma"] - tau) / len(h)

@@ -24,7 +24,8 @@ class Batch:
     y: Int[Tensor, " b"]
     row: Int[Tensor, " b"]  # their numbers
     client: Int[Tensor, ""] = field(default_factory=lambda: torch.tensor(0))  # whose they are
-    extra: Tensors = field(default_factory=dict)  # a tensor a name, in the order of the rows
+    extra: Tensors = field(default_factory=dict)  # by name, one entry per row
+    constants: Tensors = field(default_factory=dict)  # by name, the same for all rows of the client
 
 
 @dataclass(frozen=True)
@@ -36,6 +37,7 @@ class Batches:
     order: Int[Tensor, "steps b"]
     client: Int[Tensor, ""]
     extra: Tensors
+    constants: Tensors
 
     def __len__(self) -> int:
         return len(self.order)
@@ -43,7 +45,7 @@ class Batches:
     def __iter__(self) -> Iterator[Batch]:
         for row in self.order:
             extra = {name: value[row] for name, value in self.extra.items()}
-            yield Batch(self.x[row], self.y[row], row, self.client, extra)
+            yield Batch(self.x[row], self.y[row], row, self.client, extra, self.constants)
 
 
 def laid_out_like(slope: Tensor, leaf: Tensor) -> Tensor:

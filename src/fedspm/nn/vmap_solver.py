@@ -6,8 +6,8 @@ dimension in front, and `torch.func.vmap` maps the objective over it. The sum of
 gradient in its place, so it is the same SGD loop, and the results differ by rounding only.
 
 Two objectives are the same if they are one piece of code over the same things. Whatever differs between clients is
-therefore in their batches (`extra`, `client`) and parameters; an objective that closes over something of one client
-is solved alone, and so is one that is handed tensors which stay fixed, or that `vmap` cannot map.
+therefore in their batches (`extra`, `constants`, `client`) and parameters; an objective that closes over something
+of one client is solved alone, and so is one that is handed tensors which stay fixed, or that `vmap` cannot map.
 """
 
 import threading
@@ -133,6 +133,7 @@ class Problem:
             and _kinds(self.parameters) == _kinds(other.parameters)
             and _kinds(self.scale) == _kinds(other.scale)
             and _kinds(self.batches.extra, 1) == _kinds(other.batches.extra, 1)
+            and _kinds(self.batches.constants) == _kinds(other.batches.constants)
             and same(self.objective, other.objective)
         )
 
@@ -193,8 +194,17 @@ def stacked(problems: Sequence[Problem]) -> Iterator[Tensors]:
     first = problems[0]
     objective = first.objective
 
-    def loss(w: Tensors, x: Tensor, y: Tensor, row: Tensor, client: Tensor, extra: Tensors, weight: Tensor) -> Tensor:
-        rows = objective(w, Batch(x, y, row, client, extra))
+    def loss(
+        w: Tensors,
+        x: Tensor,
+        y: Tensor,
+        row: Tensor,
+        client: Tensor,
+        extra: Tensors,
+        constants: Tensors,
+        weight: Tensor,
+    ) -> Tensor:
+        rows = objective(w, Batch(x, y, row, client, extra, constants))
         if rows.shape != y.shape:
             raise FedSPMError(f"clients_at_once: an objective answers {tuple(rows.shape)} and not a loss a row")
         return (rows * weight).sum()
@@ -223,6 +233,7 @@ def _batches(clients: Sequence[Batches]) -> Iterator[tuple[Any, ...]]:
     with no weight."""
     x, y = (torch.cat([getattr(client, part) for client in clients]) for part in ("x", "y"))
     extra = {name: torch.cat([client.extra[name] for client in clients]) for name in clients[0].extra}
+    constants = _stack([client.constants for client in clients])
     who = torch.stack([client.client for client in clients])
     steps, widest = len(clients[0]), max(client.order.shape[1] for client in clients)
     rows = y.new_zeros(steps, len(clients), widest)
@@ -234,4 +245,4 @@ def _batches(clients: Sequence[Batches]) -> Iterator[tuple[Any, ...]]:
         weight[i, :size] = 1 / size
     for row in rows:
         place = row + offset
-        yield x[place], y[place], row, who, {name: value[place] for name, value in extra.items()}, weight
+        yield x[place], y[place], row, who, {name: value[place] for name, value in extra.items()}, constants, weight

@@ -22,7 +22,8 @@ from torch import Tensor, nn
 from fedspm.algorithms import algorithm_named
 from fedspm.runs.checkpoints import FOLDER, Checkpoint, checkpoint_folders, newest_checkpoint, read_tensors, round_of, write_checkpoint
 from fedspm.runs.config import Config, load_config, recorded
-from fedspm.federated.algorithm import Algorithm, Task
+from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.task import Task
 from fedspm.base.tensors import Tensors, plain
 from fedspm.mixture.semiparametric import require_semiparametric
 from fedspm.data.federation import Federation

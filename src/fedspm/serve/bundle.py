@@ -32,9 +32,9 @@ from fedspm.base.plugins import require_allowed
 from fedspm.base.schema import Strict, problem
 from fedspm.base.tensors import Tensors, plain
 from fedspm.data.arrays import as_input
-from fedspm.federated.algorithm import Task
 from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings
+from fedspm.federated.task import Task
 from fedspm.serve.novelty import Novelty
 
 FORMAT = 2  # since bundles hold the names of columns

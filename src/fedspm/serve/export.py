@@ -16,9 +16,10 @@ from fedspm.base.randomness import torch_generator
 from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
 from fedspm.data.images import UNIT
-from fedspm.federated.algorithm import Algorithm, Task
+from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings
+from fedspm.federated.task import Task
 from fedspm.nn.sgd import chunks
 from fedspm.runs.folder import GIVEN, Run
 from fedspm.serve.bundle import FORMAT, Card, load_node, load_router, mean_row, pack, read_card, version_of

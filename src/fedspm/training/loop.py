@@ -11,13 +11,12 @@ from fedspm.base.errors import FedSPMError, TooFewSites, TrainingFailed
 from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
-from fedspm.federated.accountant import spent
+from fedspm.federated.accountant import Releases, spent
 from fedspm.federated.algorithm import Algorithm, Exchange
 from fedspm.federated.evaluation import Model, evaluate, from_counts
-from fedspm.federated.releases import Releases
 from fedspm.federated.steps import ATTEMPTS
 from fedspm.federated.traffic import Traffic
-from fedspm.mixture.onboarding import Newcomers
+from fedspm.mixture.onboarding import Onboards
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import Config
 from fedspm.runs.folder import Run
@@ -73,8 +72,7 @@ def one_round(algorithm: Algorithm, engine: Engine, shared: Tensors, number: int
     for attempt in range(ATTEMPTS):
         engine.begin_round(number, algorithm.participants(number))
         try:
-            after = algorithm.server_round(shared, engine) | algorithm.frozen(shared)  # whatever noise was added
-            return require_finite(after, number)
+            return require_finite(algorithm.server_round(shared, engine), number)
         except TooFewSites:
             if attempt + 1 == ATTEMPTS:
                 raise
@@ -187,7 +185,7 @@ def train_on(
         algorithm.require_fit(checkpoint.shared)
         shared, done, seconds = checkpoint.shared, checkpoint.round, checkpoint.seconds
         engine.restore(done, checkpoint.privates)
-    _privacy(algorithm, shared, engine)  # a missing accountant is better found now
+    _privacy(algorithm, engine)  # a missing accountant is better found now
     diagnosis = _diagnosis(algorithm, engine, federation) if config.diagnose_every and federation else None
     clock = Clock(seconds, done)
     while done < config.rounds:
@@ -205,7 +203,7 @@ def train_on(
         stop = watcher.round_done(done)
         last = done == config.rounds
         if due := last or done % config.eval_every == 0:
-            costs = clock.stop(done) | engine.traffic.metrics() | _privacy(algorithm, shared, engine)
+            costs = clock.stop(done) | engine.traffic.metrics() | _privacy(algorithm, engine)
             metrics = {"round": done, **evaluated(algorithm, engine, shared, federation), **costs}
             run.record(metrics)
             watcher.evaluated(metrics)
@@ -239,7 +237,7 @@ def evaluate_again(
     if known and federation is not None:
         return
     engine.begin_round(done - 1)
-    metrics = evaluated(algorithm, engine, shared, federation) | _privacy(algorithm, shared, engine)
+    metrics = evaluated(algorithm, engine, shared, federation) | _privacy(algorithm, engine)
     if not (known and engine.absent):  # never fewer sites than before
         costs = {"seconds": finished.seconds, "seconds_per_round": finished.seconds / done}
         run.record({**costs, **known, "round": done, **metrics})
@@ -264,10 +262,10 @@ def _releases(algorithm: Algorithm, federation: Federation | None, run: Run, che
     return Releases({name: max(before.get(name, 0), asked.get(name, 0)) for name in before | asked}, run.keep_releases)
 
 
-def _privacy(algorithm: Algorithm, shared: Tensors, engine: Engine) -> dict[str, Any]:
+def _privacy(algorithm: Algorithm, engine: Engine) -> dict[str, Any]:
     if algorithm.settings.privacy.clip is None:
         return {}
-    return {"privacy": spent(algorithm, shared, engine.releases.most)}
+    return {"privacy": spent(algorithm, engine.releases.most)}
 
 
 def keep_sketch(algorithm: Algorithm, engine: Engine, shared: Tensors, run: Run, done: int) -> None:
@@ -275,13 +273,13 @@ def keep_sketch(algorithm: Algorithm, engine: Engine, shared: Tensors, run: Run,
 
     A run with noise writes none: its ε would not cover it.
     """
-    if not isinstance(algorithm, Newcomers) or run.has_sketch() or algorithm.settings.privacy.noise:
+    if not isinstance(algorithm, Onboards) or run.has_sketch() or algorithm.settings.privacy.noise:
         return
     if engine.round != done - 1:
         engine.begin_round(done - 1)
     engine.invite_all()
     with suppress(TooFewSites):
-        run.keep_sketch(vars(algorithm.sketch(shared, engine)))
+        run.keep_sketch(vars(algorithm.onboarding.sketch(shared, engine)))
 
 
 class Clock:

@@ -15,11 +15,11 @@ from fedspm.base.files import folder_atomically
 from fedspm.data.federation import Federation
 from fedspm.data.newcomer import Likeness
 from fedspm.engines.local import LocalEngine
-from fedspm.federated.algorithm import Task
 from fedspm.federated.client import Client
 from fedspm.federated.evaluation import evaluate
+from fedspm.federated.task import Task
 from fedspm.mixture.model import TILT
-from fedspm.mixture.onboarding import Newcomers, Sketch, among
+from fedspm.mixture.onboarding import Onboards, Sketch, among
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import Config, resolve
 from fedspm.runs.folder import Run, refuse_existing, require_same
@@ -66,20 +66,20 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
     sent, misfit = 0, None
     if federation is None:
         assert sketch
-        row, private = algorithm.admit(newcomer, before.shared, sketch.others())
+        row, private = algorithm.onboarding.admit(newcomer, before.shared, sketch.others())
     else:
         others = federation.without([name])
         with LocalEngine(others, seed=config.seed, workers=config.workers, device=config.device) as engine:
             engine.restore(before.round, before.privates)
-            everybody = algorithm.everybody(before.shared, engine)
+            everybody = algorithm.onboarding.everybody(before.shared, engine)
             compared = sketch.others() if sketch and by_sketch else everybody
-            row, private = algorithm.admit(newcomer, before.shared, compared)
+            row, private = algorithm.onboarding.admit(newcomer, before.shared, compared)
             sent = engine.traffic.up
-            misfit = algorithm.misfit(newcomer, before.shared, row, private, everybody)
+            misfit = algorithm.onboarding.misfit(newcomer, before.shared, row, private, everybody)
     shared = before.shared | {table: torch.cat([before.shared[table], row[table][None]]) for table in TABLES}
     if sketch:
         now = among(shared, torch.cat([sketch.here, torch.tensor([True])]))
-        own = algorithm.sketched(algorithm.summary(newcomer, now), [name])
+        own = algorithm.onboarding.sketched(algorithm.onboarding.summary(newcomer, now), [name])
         sketch = sketch.moved(among(before.shared, sketch.here), now).joined(own)
     after = Checkpoint(before.round, before.seconds, shared, before.privates | {name: private})
     counts = _counts(algorithm) | {name: len(train)}
@@ -129,9 +129,9 @@ def _unless(needless: bool) -> Iterator[None]:
         warnings.warn(f"not evaluated: {error}", stacklevel=4)
 
 
-def _opened(run: Run) -> tuple[Newcomers, Checkpoint]:
+def _opened(run: Run) -> tuple[Onboards, Checkpoint]:
     model = run.model()
-    if not isinstance(model.algorithm, Newcomers):
+    if not isinstance(model.algorithm, Onboards):
         raise FedSPMError(
             f"clients of {run.config.algorithm} cannot come or go after training: it has no row of density ratios for "
             "each of them; train fedspm or feddrm"
@@ -151,7 +151,7 @@ def _likeness(run: Run) -> Likeness:
     return Likeness(run.task.shape, run.classes, tuple(columns) if columns else None)
 
 
-def _counts(algorithm: Newcomers) -> dict[str, int]:
+def _counts(algorithm: Onboards) -> dict[str, int]:
     return dict(zip(algorithm.task.names, algorithm.task.counts, strict=True))
 
 

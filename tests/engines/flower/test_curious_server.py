@@ -12,7 +12,7 @@ from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.engines.flower import wire
 from fedspm.engines.flower.site import Site, SiteConfig
 from fedspm.engines.flower.site_data import save_rows
-from fedspm.federated.algorithm import Task
+from fedspm.federated.task import Task
 from fedspm.federated.settings import FASTEST
 from fedspm.federated.steps import ATTEMPTS
 from fedspm.mixture.model import initial_shared_heads

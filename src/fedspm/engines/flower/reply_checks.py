@@ -7,59 +7,25 @@ import math
 from collections.abc import Mapping
 from statistics import median
 
-import torch
-from torch import Tensor
-
 from fedspm.base.errors import Refused
 from fedspm.base.tensors import Tensors
 from fedspm.federated.replies import Combined, PerClient, Reply
-from fedspm.federated.transforms import sent
-
-ROUNDING = 1e-4  # by which the shares of a site's rows may miss their number: they are in single precision
-LARGEST = 1e15  # of a parameter, a mean, a deviation: what follows from more is not finite in single precision
+from fedspm.federated.steps import Step
+from fedspm.federated.uploads import Sender, TestRows, Update
 
 
-def check_parameters(tensors: Tensors, shared: Tensors) -> None:
-    """Nobody else should fail for what one site sent."""
-    for name in tensors.keys() & shared.keys():
-        if tensors[name].numel() and (largest := float(tensors[name].abs().max())) > LARGEST:
-            raise Refused(f"{name!r} has a value of size {largest:.1e}, which no training gives")
-
-
-def check_sums(tensors: Tensors, weight: float, step: str, n: int, shape: tuple[int, ...]) -> None:
-    """Counts (or masses, shares of rows) beside sums over as many rows."""
-    name = "count" if "count" in tensors else "mass"
-    if name not in tensors:
-        return
-    if weight != 1:
+def check_reply(step: Step, averaged: Tensors, row: Tensors, weight: float | None, sender: Sender) -> None:
+    """Refuse what the declared kinds of tensors cannot hold; `averaged` and `row` are the two parts of a reply."""
+    if averaged and not any(isinstance(step.upload(name), Update) for name in averaged) and weight != 1:
         raise Refused(f"its weight is {weight!r}; a sum has the weight 1")
-    counted, most = tensors[name], n * math.prod(shape[1:]) if step == "describe" else n
-    whole = counted.ndim > 0 or float(counted) in (0, most)  # of all rows, or of none
-    if (counted < 0).any() or not whole or float(counted.double().sum()) > most * (1 + ROUNDING):
-        raise Refused(f"{name!r} is {few(counted)}, which cannot be, of {n} rows")
-    squares = [tensors["square"]] if "square" in tensors else []
-    squares += [tensors[each].diagonal(dim1=-2, dim2=-1) for each in ("products", "product") if each in tensors]
-    if any((square < 0).any() for square in squares):
-        raise Refused("a sum of squares is negative")
-    if step == "describe":
-        mean, square = (tensors[each].double() / counted.clamp_min(1) for each in ("sum", "square"))
-        if mean.abs().max() > LARGEST or square.max() > LARGEST**2 or (square < mean.square() * (1 - ROUNDING)).any():
-            raise Refused("'sum' and 'square' are not those of any rows")
-
-
-def check_row(row: Tensors, step: str, n: int, clients: int) -> None:
-    """Shares of the site's rows (noised or not), and counts of its test rows."""
-    tau = row.get("tau")
-    if tau is not None and ((tau < 0).any() or abs(float(tau.double().sum()) - n) > ROUNDING * n):
-        raise Refused(f"'tau' is {few(tau)}, not shares of its {n} rows")
-    if step == "evaluate":
-        shapes = {"rows": (), "right": (), "routed": (clients,)}
-        for name, shape in shapes.items():
-            if name not in row or row[name].shape != shape or row[name].dtype != torch.int64:
-                raise Refused(f"{name!r} is missing or not {'a count' if shape == () else 'a count a site'}")
-        rows, right, routed = (row[name] for name in shapes)
-        if not 0 <= right <= rows or (routed < 0).any() or routed.sum() not in (0, rows):
-            raise Refused(f"{int(right)} right and {few(routed)} routed are not counts of {int(rows)} test rows")
+    for part in (averaged, row):
+        for name in part:
+            upload = step.upload(name)
+            assert upload is not None  # the gate came before
+            upload.check(name, part, sender)
+    for name, upload in step.uploads.items():
+        if isinstance(upload, TestRows) and name not in row:
+            upload.check(name, row, sender)
 
 
 def out_of_proportion(
@@ -96,7 +62,7 @@ def change(reply: Reply, shared: Tensors) -> float:
     moved = (
         {name: value for row in reply.rows.values() for name, value in row.items()}
         if isinstance(reply, PerClient)
-        else sent(reply)[1]
+        else reply.as_sent()[1]
     )
     return math.sqrt(
         sum(
@@ -105,8 +71,3 @@ def change(reply: Reply, shared: Tensors) -> float:
             if name in shared and value.is_floating_point() and value.shape == shared[name].shape
         )
     )
-
-
-def few(values: Tensor) -> str:
-    shown = ", ".join(f"{value:g}" for value in values.flatten()[:5].tolist())
-    return f"[{shown}{', …' if values.numel() > 5 else ''}]"

@@ -21,10 +21,10 @@ from fedspm.base.tensors import Tensors
 from fedspm.engines.flower import wire
 from fedspm.engines.flower.reply_checks import out_of_proportion
 from fedspm.engines.flower.transport import Post, Silence, introduce
-from fedspm.federated.algorithm import Algorithm, Answer, Step
-from fedspm.federated.gate import most_noised
-from fedspm.federated.releases import Releases
-from fedspm.federated.replies import PerClient, Reply
+from fedspm.federated.accountant import Releases
+from fedspm.federated.algorithm import Algorithm, Answer, ClientStep
+from fedspm.federated.gate import require_step
+from fedspm.federated.replies import PerClient, Reply, merge
 from fedspm.federated.traffic import Traffic
 
 In = TypeVar("In")
@@ -126,9 +126,9 @@ class FlowerEngine:
     def init_private(self, algorithm: Algorithm) -> None:
         """The start of a run: every site remembers what the run is and makes its first private state."""
         self._begin_turn(0)
-        self._ask("init_private", {}, {}, {"description": json.dumps(self.description)})
+        self._ask(wire.INIT.name, {}, {}, {"description": json.dumps(self.description)})
 
-    def __call__(self, step: Step[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
+    def __call__(self, step: ClientStep[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
         answer: Answer = self._ask(step.__name__, shared, arguments)  # type: ignore[assignment]
         return answer
 
@@ -142,9 +142,11 @@ class FlowerEngine:
 
     def _ask(self, step: str, shared: Tensors, arguments: Tensors, more: wire.Header | None = None) -> Reply:
         """Every site that is there takes the step; replies are folded in client order, as in process."""
-        follows = step in {"personalise", "evaluate"} | self.algorithm.after
+        declared = wire.INIT if step == wire.INIT.name else require_step(self.algorithm, step)
+        follows = declared.when in ("evaluation", "after training")
         number = self._exchange + EVALUATION if follows else self._exchange
         self._exchange += 1
+        shared = self.algorithm.sent(shared)
         tag = wire.Tag(self._run, self._turn, number, self._attempt)
         contents: dict[int, RecordDict] = {}
         asked = self._present()
@@ -155,9 +157,8 @@ class FlowerEngine:
             header = {"tag": str(tag), "step": step, "round": self.round, "kept": kept} | (more or {})
             contents[self.nodes[site]] = wire.request(header, new, arguments)
             self.traffic.to[site] += wire.nbytes(new) + wire.nbytes(arguments)
-        self.releases.add(
-            asked, most_noised(self.algorithm, step, shared)
-        )  # before it leaves, whether it arrives or not
+        if self.algorithm.settings.privacy.noise:  # counted before it leaves, whether it arrives or not
+            self.releases.add(asked, declared.most_noised(shared, self.algorithm.settings.components))
         answers = self.post.send(contents, self.post.waiting.seconds, self.round)
         gate = wire.Gate(self.algorithm, step, shared, tag)
         return self._merged(step, shared, gate, {site: answers.get(node) for site, node in self.nodes.items()})
@@ -192,7 +193,7 @@ class FlowerEngine:
         for each in accepted:
             self._sent[each.site] = self._sent.get(each.site, {}) | shared
             self.traffic.receive(each.site, each.reply)
-            merged = each.reply if merged is None else merged.merge(each.reply)  # type: ignore[arg-type]
+            merged = merge(merged, each.site, each.reply)
         assert merged is not None
         return merged
 

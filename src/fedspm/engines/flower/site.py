@@ -9,7 +9,6 @@ import json
 import sys
 import tomllib
 import traceback
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -31,13 +30,13 @@ from fedspm.engines.flower.request_guard import fingerprint, require_allowed, re
 from fedspm.engines.flower.site_data import SiteRows, is_function, load_rows
 from fedspm.engines.flower.site_store import Store, noise_secret
 from fedspm.engines.local import choose_device
-from fedspm.federated.algorithm import Algorithm, Task
+from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
-from fedspm.federated.evaluation import count_right
-from fedspm.federated.gate import require_declared_reply, require_step
-from fedspm.federated.replies import PerClient, Reply
+from fedspm.federated.gate import require_step, take_step
+from fedspm.federated.replies import PerClient
 from fedspm.federated.settings import Block, Settings
-from fedspm.federated.transforms import ReplyTransform
+from fedspm.federated.steps import Step
+from fedspm.federated.task import Task
 from fedspm.version import __version__
 
 
@@ -83,9 +82,9 @@ class Joined:
     def index(self, name: str) -> int:
         return self.algorithm.task.names.index(name)
 
-    def client(self, name: str, private: Tensors, round: int) -> Client:
-        seed = self.algorithm.settings.seed
-        return Client(name, self.index(name), self.train.x, self.train.y, private, round, seed)
+    def client(self, name: str, private: Tensors, round: int, rows: str = "train") -> Client:
+        seed, part = self.algorithm.settings.seed, self.test if rows == "test" else self.train
+        return Client(name, self.index(name), part.x, part.y, private, round, seed)
 
 
 class Site:
@@ -141,51 +140,39 @@ class Site:
     def _step(self, tag: wire.Tag, header: wire.Header, content: RecordDict) -> RecordDict:
         name, step, round, place = self.config.name, str(header["step"]), int(header["round"]), (tag.turn, tag.exchange)
         store = Store.of(self.config.state, tag.run)
-        if step == "init_private":
-            return self._enrol(tag, json.loads(header["description"]), store)
+        if step == wire.INIT.name:
+            return self._init_private(tag, json.loads(header["description"]), store)
         run = self._run(store)
-        method = None if step == "evaluate" else self._method(run.algorithm, step)
-        asked = require_due(run.algorithm, step, tag.turn, round, run.index(name))
+        declared = self._declared(run.algorithm, step)
+        require_due(run.algorithm, declared, tag.turn, round, run.index(name))
         arrived, shared = self._shared(store, tag.turn, header, content)
         arguments = wire.requested(content, wire.ARGUMENTS)
         started, private = store.before(place)
         request = (tag.turn, step, fingerprint(shared, arguments, private))
-        if require_allowed(store.requests(), request, asked, run.algorithm.settings.rounds):
+        if require_allowed(run.algorithm, declared, store.requests(), request):
             store.note_request(request)
         if arrived:
             store.keep_shared(tag.turn, store.shared(tag.turn) | arrived)
-        client, shared = run.client(name, self._received(private), round), self._received(shared)
-        if method is None:
-            reply: Reply = self._evaluate(run, client, shared)
-        else:
-            reply, private = method(client, shared, **self._received(arguments))
-            require_declared_reply(run.algorithm, step, name, reply)
-            settings = run.algorithm.settings
-            reply = ReplyTransform(settings, client, step, shared, self.secret if settings.privacy.noise else "")(reply)
-            store.keep(place, None if private is client.private else private)
-        return wire.reply_message(tag, name, client.n, reply, {"from": list(started)})
+        client = run.client(name, self._received(private), round, declared.rows)
+        secret = self.secret if run.algorithm.settings.privacy.noise else ""
+        taken = take_step(run.algorithm, step, client, self._received(shared), self._received(arguments), secret)
+        store.keep(place, None if taken.private is client.private else taken.private)
+        return wire.reply_message(tag, name, len(run.train), taken.reply, {"from": list(started)})
 
-    def _enrol(self, tag: wire.Tag, description: dict[str, Any], store: Store) -> RecordDict:
+    def _init_private(self, tag: wire.Tag, description: dict[str, Any], store: Store) -> RecordDict:
         run, name = self._taking_part(description), self.config.name
         store.describe(description)
         self._joined[store.folder.name] = run
         store.keep((tag.turn, tag.exchange), run.algorithm.init_private(run.client(name, {}, 0)))
         return wire.reply_message(tag, name, len(run.train), PerClient.of(name))
 
-    def _method(self, algorithm: Algorithm, step: str) -> Callable[..., tuple[Reply, Tensors]]:
-        require_step(algorithm, step)
-        if step in algorithm.at_home:
-            raise Refused(f"{step!r} is for clients on one machine; a site does not answer it")
-        if step in algorithm.after and algorithm.settings.privacy.noise:
-            raise Refused(f"{step!r} would leave without noise, and this run has privacy.noise")
-        method: Callable[..., tuple[Reply, Tensors]] = getattr(algorithm, step)
-        return method
-
-    def _evaluate(self, run: Joined, client: Client, shared: Tensors) -> PerClient:
-        """Counts on this site's own test rows; none over fewer than `min_count`."""
-        enough = len(run.test) >= run.algorithm.settings.min_count
-        test = run.test if enough else Part(run.test.x[:0], run.test.y[:0])
-        return PerClient.of(client.name, **count_right(run.algorithm, client.index, client.private, shared, test))
+    def _declared(self, algorithm: Algorithm, name: str) -> Step:
+        step = require_step(algorithm, name)
+        if step.in_process_only:
+            raise Refused(f"{name!r} is for clients on one machine; a site does not answer it")
+        if step.when == "after training" and step.exact and algorithm.settings.privacy.noise:
+            raise Refused(f"{name!r} would leave without noise, and this run has privacy.noise")
+        return step
 
     # -- what a message needs to be understood -----------------------------------------------------------------------
 
@@ -259,7 +246,8 @@ class Site:
                 raise self._too("few", f"{role}.steps = {block.steps}", "min_steps")
             if (rate := algorithm.learning_rate(role)) > config.max_learning_rate:
                 raise self._too("large", f"{role}.learning_rate = {rate:g}", "max_learning_rate")
-        if config.min_noise and "cluster" in algorithm.asks():
+        exact = {step.name for step in algorithm.steps_in_use().values() if step.exact and step.when == "start"}
+        if config.min_noise and exact - {"describe"}:
             raise Refused(
                 f"the start of this run sends exact sums of k-means, and min_noise of site {config.name!r} is "
                 f'{config.min_noise:g}; set em.start = "random"'

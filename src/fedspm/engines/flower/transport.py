@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedspm.base.errors import FedSPMError, Refused
 from fedspm.engines.flower import wire
-from fedspm.federated.algorithm import Task
+from fedspm.federated.task import Task
 from fedspm.version import __version__
 
 

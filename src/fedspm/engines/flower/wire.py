@@ -4,11 +4,10 @@ A message is a header (`ConfigRecord`) and up to two dicts of tensors (`ArrayRec
 here and nowhere else: a reply that is not exactly what was asked for is refused, with a sentence that names the site.
 """
 
-import inspect
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any
 
 import torch
 from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
@@ -16,16 +15,19 @@ from safetensors.torch import load, save
 
 from fedspm.base.errors import Refused
 from fedspm.base.tensors import Tensors, plain
-from fedspm.engines.flower.reply_checks import check_parameters, check_row, check_sums
+from fedspm.engines.flower.reply_checks import check_reply
 from fedspm.federated.algorithm import Algorithm
-from fedspm.federated.gate import require_declared
+from fedspm.federated.gate import require_declared_reply, require_step
 from fedspm.federated.replies import Combined, Mean, PerClient, Reply
-from fedspm.federated.transforms import arrived, as_changes, sent
+from fedspm.federated.steps import Step
+from fedspm.federated.transforms import decode, updates
+from fedspm.federated.uploads import Sender, Shares, values_per_row
 
 HEADER, SHARED, ARGUMENTS, REPLY, ROW = "fedspm", "shared", "arguments", "reply", "row"
 PACKED, FORMAT = "tensors", "safetensors"
 DTYPES = {torch.float16, torch.float32, torch.float64, torch.int64, torch.int32, torch.uint8, torch.bool}
 KINDS: dict[type[Reply], str] = {Mean: "mean", PerClient: "rows", Combined: "both"}
+INIT = Step("init_private", {}, when="start")  # a site joins a run: nothing but its name leaves
 Header = dict[str, Any]
 Signature = frozenset[tuple[str, tuple[int, ...], torch.dtype]]
 
@@ -114,22 +116,14 @@ def reply_message(tag: object, site: str, rows: int, reply: Reply, more: Header 
     if isinstance(reply, PerClient):
         return message(header | {"kind": "rows"}, **{REPLY: reply.rows.get(site, {})})
     if isinstance(reply, Combined):
-        weight, tensors = sent(reply.mean)
+        weight, tensors = reply.mean.as_sent()
         return message(header | {"kind": "both", "weight": weight}, **{REPLY: tensors, ROW: reply.rows.rows[site]})
-    weight, tensors = sent(reply)
+    weight, tensors = reply.as_sent()
     return message(header | {"kind": "mean", "weight": weight}, **{REPLY: tensors})
 
 
 def refusal_message(tag: object, site: str, why: str) -> RecordDict:
     return message({"tag": str(tag), "site": site, "kind": "refusal", "why": why})
-
-
-def kind_of_reply(algorithm: Algorithm, step: str) -> str | None:
-    """What a step answers with, as its annotation says; None if it does not: then most sites decide."""
-    if step in ("init_private", "evaluate"):
-        return KINDS[PerClient]
-    answer, *_ = (*get_args(inspect.signature(getattr(algorithm, step)).return_annotation), None)
-    return KINDS.get(answer) if isinstance(answer, type) else None
 
 
 @dataclass(frozen=True)
@@ -145,7 +139,8 @@ class Gate:
     """What the replies to one exchange must look like."""
 
     def __init__(self, algorithm: Algorithm, step: str, shared: Tensors, tag: Tag):
-        self._algorithm, self._step, self._shared, self._tag = algorithm, step, shared, tag
+        self._algorithm, self._shared, self._tag = algorithm, shared, tag
+        self._step = INIT if step == INIT.name else require_step(algorithm, step)
         self._when = f"{f'round {tag.turn - 1}' if tag.turn else 'start'}, step {step}"
         self._counts = dict(zip(algorithm.task.names, algorithm.task.counts, strict=True))
 
@@ -171,7 +166,7 @@ class Gate:
             raise Refused(str(header.get("why", "it refused without a reason"))[:500])
         if kind not in KINDS.values():
             raise Refused(f"{kind!r} is not a kind of reply")
-        if (due := kind_of_reply(self._algorithm, self._step)) not in (kind, None):
+        if (due := KINDS[self._step.reply]) != kind:
             raise Refused(f"its reply is of the kind {kind!r}, not {due!r}")
         rows = header.get("rows")
         if type(rows) is not int or rows != self._counts[site]:
@@ -182,20 +177,22 @@ class Gate:
         if twice := row.keys() & averaged.keys():
             raise Refused(f"{min(twice)!r} comes twice")
         free = self._check_against_shared(averaged, row)
-        task, n = self._algorithm.task, self._counts[site]
-        check_row(row, self._step, n, task.clients)
-        if kind == "rows":
+        task = self._algorithm.task
+        sender = Sender(self._counts[site], values_per_row(task.shape), task.clients)
+        weight = None if kind == "rows" else self._weight(header, site)
+        check_reply(self._step, averaged, row, weight, sender)
+        if weight is None:
             return Received(site, PerClient.of(site, **row), free)
-        weight = self._weight(header, site)
-        check_parameters(averaged, self._shared)
-        check_sums(averaged, weight, self._step, n, task.shape)
         mean = Mean(weight, **averaged)
         reply = Combined(mean, PerClient.of(site, **row)) if kind == "both" else mean
-        return Received(site, arrived(self._algorithm.settings, self._shared, reply), free)
+        require_declared_reply(self._algorithm, self._step, site, self._shared, reply)
+        return Received(site, decode(self._algorithm.transforms, self._step, self._shared, reply), free)
 
     def _finite(self, content: RecordDict, record: str) -> Tensors:
         tensors = tensors_of(content, record)
-        require_declared(self._algorithm, self._step, tensors)
+        for name in tensors:
+            if self._step.upload(name) is None:
+                raise Refused(f"{name!r} is not declared to leave a client in step {self._step.name}")
         for name, value in tensors.items():
             if value.is_floating_point() and not torch.isfinite(value).all():
                 raise Refused(f"{name!r} has a value that is not finite")
@@ -208,26 +205,26 @@ class Gate:
         return weight
 
     def _check_against_shared(self, averaged: Tensors, row: Tensors) -> Signature:
-        """A tensor named as a shared one has its type and shape (τ in `row`: of a row of it), and none is missing."""
+        """A tensor named as a shared one has its type and shape (shares: those of one client's row), and none is
+        missing."""
         free = set()
         half = self._algorithm.settings.wire.precision == "half"
-        changes = half and as_changes(self._algorithm.settings, self._shared, averaged)
+        changes = updates(self._step, averaged) if half else {}
         for name, value in (averaged | row).items():
             known = self._shared.get(name)
             if known is None:
                 free.add((name, tuple(value.shape), value.dtype))
                 continue
-            shape = known.shape[1:] if name == "tau" and name in row else known.shape
-            kind = torch.float16 if changes and name in averaged and known.is_floating_point() else known.dtype
+            shape = known.shape[1:] if isinstance(self._step.upload(name), Shares) else known.shape
+            kind = torch.float16 if name in changes else known.dtype
             if value.shape != shape or value.dtype != kind:
                 found, expected = (
                     f"{dtype} of shape {tuple(size)}" for dtype, size in ((value.dtype, value.shape), (kind, shape))
                 )
                 raise Refused(f"{name!r} is {found}, not {expected}")
-        declared = self._algorithm.leaves.get(self._step, frozenset())
-        if self._step not in self._algorithm.partial:
-            for name in self._shared:
-                if {name, name.split(".")[0]} & declared and name not in averaged | row:
+        if not self._step.partial:
+            for name in self._shared.keys() - self._algorithm.frozen_names:
+                if self._step.upload(name) and name not in averaged | row:
                     raise Refused(f"{name!r} is missing")
         return frozenset(free)
 

@@ -1,0 +1,194 @@
+"""What methods with hidden components have in common: where responsibilities start, and how the E-step is taken."""
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
+
+import torch
+from jaxtyping import Float
+from torch import Tensor, nn
+
+from fedspm.base.errors import FedSPMError
+from fedspm.base.tensors import Tensors
+from fedspm.federated.algorithm import Algorithm, Exchange
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Combined, Mean, PerClient
+from fedspm.federated.settings import Settings
+from fedspm.federated.steps import step
+from fedspm.federated.task import Task
+from fedspm.federated.uploads import Count, Products, Shares, Squares, Sum, Upload
+from fedspm.mixture import kmeans_init
+from fedspm.mixture.e_step import EvidenceCache, all_evidence
+from fedspm.nn.sgd import chunks
+
+TAU: dict[str, Upload] = {"tau": Shares()}  # τ_ic = Σ_j w_ijc
+
+
+def starts_with_kmeans(algorithm: Algorithm) -> bool:
+    return algorithm.settings.em.start == "kmeans"
+
+
+def finds_centres(algorithm: Algorithm) -> bool:
+    return starts_with_kmeans(algorithm) and algorithm.settings.components > 1
+
+
+def in_one_exchange(algorithm: Algorithm) -> bool:
+    return algorithm.settings.wire.exchanges == 1
+
+
+def in_two_exchanges(algorithm: Algorithm) -> bool:
+    return not in_one_exchange(algorithm)
+
+
+def report_tau(client: Client, responsibilities: Float[Tensor, "n c"]) -> PerClient:
+    """τ_ic = Σ_j w_ijc, the only thing that the server learns of the responsibilities."""
+    return PerClient.of(client.name, tau=responsibilities.cpu().double().sum(0).float())
+
+
+class MixtureAlgorithm(Algorithm):
+    """A method whose clients hold responsibilities of hidden components."""
+
+    bookkeeping = Algorithm.bookkeeping | {"tau", "coarse", "responsibilities", "evidence"}
+
+    def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
+        super().__init__(settings, task, networks)
+        for name, n in zip(task.names, task.counts, strict=True):
+            if n < settings.components:
+                raise FedSPMError(
+                    f"client {name!r} has {n} training rows, fewer than the {settings.components} components; "
+                    "use fewer components or leave the client out"
+                )
+
+    def shapes(self) -> dict[str, torch.Size]:
+        return super().shapes() | {"tau": torch.Size((self.task.clients, self.settings.components))}
+
+    def init_private(self, client: Client) -> Tensors:
+        return {"mixing": torch.full((self.settings.components,), 1 / self.settings.components)}
+
+    # -- the first responsibilities ----------------------------------------------------------------------------------
+
+    def first_tau(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "m c"]:
+        """τ before round 0: spread evenly, or of the first responsibilities of k-means, which stay at the clients."""
+        components = self.settings.components
+        if self.settings.em.start == "random":
+            return torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
+        centres = self.find_centres(shared, exchange) if components > 1 else torch.zeros(1, 0)  # nothing to find
+        return exchange(self.init_responsibilities, shared, centres=centres).stack("tau", self.task.names)
+
+    def find_centres(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "clusters f"]:
+        """The best separated clusters: two along the best of the first principal axes, then up to C along that one."""
+        moments = exchange(self.moments, shared).totals()
+        scatter = moments["products"] / moments["count"].clamp_min(1)
+        best = torch.zeros(1, len(scatter), dtype=scatter.dtype)
+
+        def clustered(clusters: int, axis: int, iterations: int) -> tuple[Tensor, float]:
+            centres = kmeans_init.first_centres(scatter, clusters, axis)
+            for _ in range(iterations):
+                sums = exchange(self.cluster, shared, centres=centres).totals()
+                centres = kmeans_init.moved(centres, sums["count"], sums["sum"])
+            if sums["count"].sum() <= sum(self.task.counts) / 2:  # most rows are in clusters too small to be shown
+                return centres, -math.inf
+            return centres, kmeans_init.separation(sums["count"], sums["sum"], sums["square"])
+
+        axes = range(min(kmeans_init.AXES, len(scatter)))
+        axis = max(axes, key=lambda candidate: clustered(2, candidate, kmeans_init.GLANCES)[1])
+        highest = -math.inf
+        for clusters in range(2, self.settings.components + 1):
+            centres, separation = clustered(clusters, axis, kmeans_init.ITERATIONS)
+            if separation > highest:
+                best, highest = centres, separation
+        return best
+
+    @step(when="start", used=finds_centres, uploads={"count": Count(), "products": Products()})
+    def moments(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        """Count and products of the coarse features around the client's own mean."""
+        mean = self.standardise(shared, client.x.mean(0, keepdim=True))
+        features = torch.cat([kmeans_init.described(self.standardise(shared, x), mean).cpu() for x in chunks(client.x)])
+        features -= features.mean(0)
+        shown = (features if client.n >= self.settings.min_count else features[:0]).double()
+        count = torch.tensor(float(len(shown)), dtype=torch.float64)
+        return Mean(1, count=count, products=shown.T @ shown), client.private | {"coarse": features}
+
+    @step(
+        when="start",
+        used=finds_centres,
+        times=lambda algorithm: kmeans_init.most_iterations(algorithm.settings.components),
+        uploads={"count": Count(), "sum": Sum(), "square": Squares()},
+    )
+    def cluster(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Mean, Tensors]:
+        """Counts, sums and sum of squares of the clusters around the client's own offset."""
+        features = client.private["coarse"]
+        label, offset = kmeans_init.place(features, centres.cpu())
+        sums = kmeans_init.cluster_sums(features - offset, label, len(centres), self.settings.min_count)
+        return Mean(1, **dict(zip(("count", "sum", "square"), sums, strict=True))), client.private
+
+    @step(when="start", used=starts_with_kmeans, uploads=TAU)
+    def init_responsibilities(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[PerClient, Tensors]:
+        """First responsibilities: nearly all of a row to its cluster."""
+        private = dict(client.private)
+        coarse = private.pop("coarse", None)
+        label = torch.zeros(client.n, dtype=torch.long)
+        if coarse is not None:
+            label, _ = kmeans_init.place(coarse, centres.cpu())
+        w = kmeans_init.softened(label, self.settings.components).to(client.x.device)
+        return report_tau(client, w), private | {"responsibilities": w, "mixing": w.mean(0)}
+
+    def held(self, round: int) -> bool:
+        """Are the responsibilities in this round still those of k-means?"""
+        em = self.settings.em
+        return em.start == "kmeans" and round < max(1, min(em.hold, self.schedule // 2))
+
+    # -- the E-step --------------------------------------------------------------------------------------------------
+
+    def refreshed(self, client: Client, shared: Tensors, evidence: Tensors) -> Tensors:
+        """Cached evidence, with whatever no batch could record on its way; by default there is no such part."""
+        return evidence
+
+
+@runtime_checkable
+class EMSteps(Protocol):
+    """What the E-step and the one-exchange round need of a method."""
+
+    settings: Settings
+
+    def held(self, round: int) -> bool: ...
+
+    def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        """What some rows of a client say of its components, in log space, by part of the posterior: (n, C) each."""
+
+    def refreshed(self, client: Client, shared: Tensors, evidence: Tensors) -> Tensors: ...
+
+    def posterior(self, mixing: Float[Tensor, " c"], evidence: Tensors) -> Float[Tensor, "n c"]:
+        """Responsibilities, from a client's mixing weights and its rows' evidence."""
+
+    def expect(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]: ...
+
+    def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]: ...
+
+
+def e_step(method: EMSteps, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
+    """Responsibilities w of all rows, which stay in the private state, and τ, which leaves. Those that k-means gave are
+    kept for the first rounds."""
+    private, em = dict(client.private), method.settings.em
+    if method.settings.components == 1:
+        private["responsibilities"] = torch.ones(client.n, 1, device=client.x.device)
+    elif not method.held(client.round):
+        cached = EvidenceCache.copy_of(private).tables
+        if cached:
+            evidence = method.refreshed(client, shared, cached)
+        else:
+            evidence = all_evidence(client, lambda x, y: method.evidence(client, shared, x, y))
+        private["responsibilities"] = method.posterior(private["mixing"], evidence)
+        if em.e_step == "incremental":
+            private |= EvidenceCache(evidence).private()
+    return report_tau(client, private["responsibilities"]), private
+
+
+def both_steps(method: EMSteps, client: Client, shared: Tensors) -> tuple[Combined, Tensors]:
+    """E-step and M-step at once, with the client's own fresh τ and the others' last one."""
+    rows, private = method.expect(client, shared)
+    tau = shared["tau"].clone()
+    tau[client.index] = rows.rows[client.name]["tau"]
+    update, private = method.maximise(replace(client, private=private), shared, tau)
+    return Combined(update, rows), private
