@@ -89,9 +89,9 @@ def test_only_what_is_declared_leaves_a_client(vectors, start):
         shared = begin(algorithm, engine)
         for number in range(3):
             shared = one_round(algorithm, engine, shared, number)
-    assert {step for step, _, _ in engine.seen} <= set(algorithm.leaves)
+    assert {step for step, _, _ in engine.seen} <= set(algorithm.steps)
     for step, name, shape in engine.seen:
-        assert name.split(".")[0] in algorithm.leaves[step], (step, name)
+        assert algorithm.steps[step].upload(name), (step, name)
         assert not set(shape) & set(vectors.counts), f"{step} sends {name} with one entry a row"
         assert "head" not in name
         assert "responsibilities" not in name
@@ -153,10 +153,13 @@ def test_rows_are_standardised_channel_by_channel_over_all_clients():
     assert shared["input.scale"][2] == 1
 
 
-def test_the_server_knows_which_round_it_lengthens(vectors):
+def test_the_server_knows_which_round_it_extrapolates(vectors, monkeypatch):
     algorithm = FedSPM(small_settings(), task_of(vectors))
-    rounds, extrapolate = [], algorithm.extrapolate
-    algorithm.extrapolate = lambda shared, update, round: rounds.append(round) or extrapolate(shared, update, round)
+    rounds = []
+    monkeypatch.setattr(
+        "fedspm.algorithms.fedspm.extrapolate",
+        lambda settings, clients, shared, update, round: rounds.append(round) or update,
+    )
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         for number in (0, 2):

@@ -11,7 +11,7 @@ from torch import nn
 from fedspm.algorithms import algorithm_named
 from fedspm.algorithms.fedgmm import RIDGE
 from fedspm.engines.local import LocalEngine
-from fedspm.mixture.e_step import MIXING_FLOOR
+from fedspm.mixture.em import MIXING_FLOOR
 from fedspm.runs.folder import task_of
 from fedspm.training.loop import begin, one_round, personalised
 from small import small_settings
@@ -114,7 +114,7 @@ def test_the_gaussians_are_those_of_the_rows_under_the_new_encoder(gmm):
 def test_a_client_counts_with_its_rows_and_shows_no_sum_over_few(gmm):
     algorithm, shared, clients = gmm
     for client in clients:
-        assert algorithm.maximise(client, shared, shared["tau"])[0].sent[0] == client.n
+        assert algorithm.maximise(client, shared, shared["tau"])[0].as_sent()[0] == client.n
     few = torch.zeros(clients[0].n, C)
     few[:, 0] = 1.0
     few[:5, 0], few[:5, 1] = 0.0, 1.0  # five rows make up the second component: fewer than min_count

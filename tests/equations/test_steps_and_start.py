@@ -8,9 +8,11 @@ import torch
 
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.mixture import kmeans_init
-from fedspm.mixture.e_step import MIXING_FLOOR
+from fedspm.mixture.density_ratio import extrapolate, initial_tilts
+from fedspm.mixture.em import MIXING_FLOOR, head_scale
 from fedspm.mixture.model import initial_shared_heads
-from fedspm.mixture.onboarding import Sketch, log_total
+from fedspm.mixture.onboarding import log_total
+from fedspm.mixture.sketch import Sketch
 from fedspm.runs.folder import task_of
 from small import small_settings
 
@@ -27,20 +29,20 @@ def test_the_servers_step_is_annealed_to_one_over_the_first_half(vectors, wanted
     averaged = {name: torch.ones(3, 2) for name in before}
     for round in range(10):
         step = 1 + (first - 1) * max(0, 1 - 2 * round / 10)
-        after = algorithm.extrapolate(before, averaged, round)
+        after = extrapolate(algorithm.settings, 3, before, averaged, round)
         for name in ("tilt.xi", "tilt.gamma"):
             np.testing.assert_allclose(after[name], np.full((3, 2), step), rtol=1e-6)
         np.testing.assert_array_equal(after["router.0.weight"], averaged["router.0.weight"])
 
 
-def test_rows_of_a_component_step_by_one_over_its_weight_but_no_further_than_the_floor_allows(vectors):
+def test_rows_of_a_component_step_by_one_over_its_weight_but_no_further_than_the_floor_allows():
     mixing = torch.tensor([0.5, 0.49, 0.01])
-    scale = fedspm(vectors).head_scale(mixing)
+    scale = head_scale(mixing, scaled=True)
     expected = [1 / max(weight, MIXING_FLOOR) for weight in mixing.tolist()]
     np.testing.assert_allclose(scale["head.weight"].flatten(), expected, rtol=1e-6)
     np.testing.assert_allclose(scale["head.bias"].flatten(), expected, rtol=1e-6)
     assert scale["head.weight"].shape == (3, 1, 1)
-    assert fedspm(vectors, em={"scaled_steps": False}).head_scale(mixing) is None
+    assert head_scale(mixing, scaled=False) is None
 
 
 @pytest.mark.parametrize(
@@ -55,7 +57,7 @@ def test_the_responsibilities_of_kmeans_are_held_for_the_first_rounds(vectors, h
 def test_routing_knows_how_many_rows_a_client_has(vectors):
     """eq. 10 through the algorithm itself: ρ_i = n_i / n and π_ic = τ_ic / n_i, clients of 90, 120 and 150 rows."""
     algorithm = fedspm(vectors)
-    shared = algorithm.first_tilts(2) | {"tau": torch.tensor([[30.0, 60.0], [100.0, 20.0], [75.0, 75.0]])}
+    shared = initial_tilts(algorithm.task, 2, 4, 0) | {"tau": torch.tensor([[30.0, 60.0], [100.0, 20.0], [75.0, 75.0]])}
     h = torch.randn(5, 1, 4, generator=torch.Generator().manual_seed(1))
     found = algorithm.log_scores(shared, {"router": h})
     for j in range(5):
@@ -67,10 +69,10 @@ def test_routing_knows_how_many_rows_a_client_has(vectors):
 
 
 def test_how_clients_are_numbered_changes_no_ones_start(vectors):
-    one = fedspm(vectors).first_tilts(2)["tilt.xi"]
+    one = initial_tilts(task_of(vectors), 2, 4, 0)["tilt.xi"]
     turned = task_of(vectors)
     turned = type(turned)(turned.shape, turned.classes, turned.names[::-1], turned.counts[::-1])
-    other = FedSPM(small_settings(), turned).first_tilts(2)["tilt.xi"]
+    other = initial_tilts(turned, 2, 4, 0)["tilt.xi"]
     assert torch.equal(one, other.flip(0))
     assert len({tuple(row.flatten().tolist()) for row in one}) == 3  # and no two start alike
 

@@ -4,7 +4,6 @@ import json
 import math
 
 import pytest
-import torch
 
 from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.base.errors import FedSPMError
@@ -53,13 +52,12 @@ def test_epsilon_is_the_librarys_and_grows():
 )
 def test_what_leaves_without_noise_is_named(vectors, changes, exact):
     algorithm = algorithm_with(vectors, **changes)
-    shared = dict.fromkeys(("predictor.w", "head.weight", "router.w", "tilt.xi", "gauss.mean"), torch.zeros(1))
-    assert not_covered(algorithm, shared) == exact
-    assert exact[-1] in sentence(spent(algorithm, shared, 1))
+    assert not_covered(algorithm) == exact
+    assert exact[-1] in sentence(spent(algorithm, 1))
 
 
 def test_clipping_alone_claims_nothing(vectors):
-    found = spent(algorithm_with(vectors, privacy={"clip": 1.0}), {}, 0)
+    found = spent(algorithm_with(vectors, privacy={"clip": 1.0}), 0)
     assert found["epsilon"] is None
     assert "no ε holds" in sentence(found)
 

@@ -1,8 +1,5 @@
 """ε counts every noised vector that leaves a client, whatever the steps are called, on both engines."""
 
-from dataclasses import replace
-from typing import ClassVar
-
 import pytest
 import torch
 
@@ -16,7 +13,8 @@ from fedspm.engines.flower.transport import Post, Waiting
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Combined, Mean, PerClient
-from fedspm.federated.transforms import ReplyTransform
+from fedspm.federated.steps import Step, step
+from fedspm.federated.uploads import Shares, Sum, Update
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run
 from fedspm.runs.manifest import manifest
@@ -30,19 +28,19 @@ NOISE = {"clip": 1.0, "noise": 4.0}
 class Twice(FedAvg):
     """A plugin with two noised exchanges a round, neither called as ours are."""
 
-    leaves: ClassVar = {**FedAvg.leaves, "polish": frozenset({"predictor", "head"}), "tell": frozenset({"tau"})}
-
     def server_round(self, shared, exchange):
         shared = super().server_round(shared, exchange)
         exchange(self.tell, shared)
         return shared | exchange(self.polish, shared).result()
 
+    @step(uploads={"predictor": Update(), "head": Update()})
     def polish(self, client, shared) -> tuple[Mean, dict]:
         return self.update(client, shared)
 
+    @step(uploads={"shares": Shares()})
     def tell(self, client, shared) -> tuple[PerClient, dict]:
         half = torch.tensor(client.n / 2)
-        return PerClient.of(client.name, tau=torch.stack([half, half])), client.private
+        return PerClient.of(client.name, shares=torch.stack([half, half])), client.private
 
 
 @pytest.fixture
@@ -95,14 +93,18 @@ def test_who_rests_pays_nothing_and_being_drawn_hides_nothing(vectors):
 def test_a_reply_with_both_is_two_mechanisms(vectors):
     client = Client("north", 0, torch.zeros(90, 6), torch.zeros(90, dtype=torch.long), {}, 0, 0)
     shared = {"w": torch.zeros(3)}
-    depart = ReplyTransform(small_settings(privacy=NOISE), client, "advance", shared)
     update, row = Mean(90, w=torch.ones(3)), PerClient.of("north", tau=torch.tensor([30.0, 60.0]))
-    assert [depart.noised(reply) for reply in (update, row, Combined(update, row))] == [1, 1, 2]
-    assert depart.noised(Mean(1, count=torch.tensor(90.0))) == 0
-    alone = replace(depart, settings=small_settings(components=1, privacy=NOISE))
-    assert alone.noised(PerClient.of("north", tau=torch.tensor([90.0]))) == 0
-    with pytest.raises(TrainingFailed, match="'tau' has several entries in a run with one component"):
-        alone(row)  # it would leave without noise and without being counted
+    kinds = Step("advance", {"w": Update(), "tau": Shares(), "count": Sum()})
+
+    def noised(reply, **changes):
+        settings = small_settings(privacy=NOISE, **changes)
+        return encode(transforms_of(settings), settings, kinds, client, shared, reply)[1]
+
+    assert [noised(reply) for reply in (update, row, Combined(update, row))] == [1, 1, 2]
+    assert noised(Mean(1, count=torch.tensor(90.0))) == 0
+    assert noised(PerClient.of("north", tau=torch.tensor([90.0])), components=1) == 0
+    with pytest.raises(TrainingFailed, match="'tau' has 2 entries in a run with 1 component"):
+        noised(row, components=1)  # it would leave without noise and without being counted
 
 
 # -- across sites ----------------------------------------------------------------------------------------------------
@@ -134,7 +136,7 @@ def test_a_server_that_dies_forgets_nothing_that_it_asked_for(vectors, tmp_path)
     config = resolve(values, {"predictor": block, "router": block, "sites": {"names": list(vectors.names)}})
     algorithm = ALGORITHMS["fedspm"](config, algorithm_of(FedAvg, config, vectors).task)
     run = Run.create(tmp_path / "run", config, manifest(vectors, algorithm, "test"))
-    deadly = ["settle"]
+    deadly = ["init_responsibilities"]
 
     def between(step, site, content):
         if step in deadly:
@@ -150,7 +152,7 @@ def test_a_server_that_dies_forgets_nothing_that_it_asked_for(vectors, tmp_path)
         engine = FlowerEngine(post, algorithm, vectors.classes, "run1", nodes)
         train_on(engine, config, None, algorithm, run, Watcher(), checkpoint)
 
-    for steps in (["settle"], ["maximise"], []):  # before there is a checkpoint, and after
+    for steps in (["init_responsibilities"], ["maximise"], []):  # before there is a checkpoint, and after
         deadly[:] = steps
         if steps:
             with pytest.raises(Killed):
@@ -171,7 +173,6 @@ def test_a_server_that_dies_forgets_nothing_that_it_asked_for(vectors, tmp_path)
 class Curious(FedAvg):
     """A plugin that sends what it has not declared."""
 
-    leaves: ClassVar = {**FedAvg.leaves, "look": frozenset({"count"})}
     wanted = "look"
 
     def server_round(self, shared, exchange):
@@ -197,16 +198,21 @@ class Curious(FedAvg):
 @pytest.mark.parametrize(
     ("wanted", "declared", "why"),
     [
-        ("look", {"look"}, r"'peek' is not declared to leave a client in step look \(Curious\.leaves\)"),
-        ("both", {"both"}, r"'peek' is not declared to leave a client in step both \(Curious\.leaves\)"),
-        ("personalise", (), r"'peek' is not declared to leave a client in step personalise \(Curious\.leaves\)"),
+        ("look", {"look"}, r"'peek' is not declared to leave a client in step look \(@step of Curious\.look\)"),
+        ("both", {"both"}, r"'peek' is not declared to leave a client in step both \(@step of Curious\.both\)"),
+        (
+            "personalise",
+            (),
+            r"'peek' is not declared to leave a client in step personalise \(@step of Curious\.personalise\)",
+        ),
         ("peer", (), "curious has no client step 'peer'"),
         ("forge", {"forge"}, "the reply to step forge has a row for 'somebody'; a client answers for itself only"),
     ],
 )
 def test_what_is_not_declared_does_not_leave_on_either_engine(vectors, tmp_path, monkeypatch, wanted, declared, why):
     monkeypatch.setitem(ALGORITHMS, "curious", Curious)
-    monkeypatch.setattr(Curious, "leaves", {**FedAvg.leaves, **dict.fromkeys(declared, frozenset({"count"}))})
+    declared = {name: Step(name, {"count": Sum()}) for name in declared}
+    monkeypatch.setattr(Curious, "steps", {**Curious.steps, **declared})
     monkeypatch.setattr(Curious, "wanted", wanted)
     algorithm = algorithm_of(Curious, small_settings(algorithm="curious"), vectors)
     with LocalEngine(vectors, seed=0, workers=1) as engine:

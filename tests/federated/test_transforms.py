@@ -17,7 +17,9 @@ from fedspm.engines.flower.site_store import noise_secret
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean, PerClient
-from fedspm.federated.transforms import ReplyTransform, arrived
+from fedspm.federated.steps import Step
+from fedspm.federated.transforms import decode, encode, transforms_of
+from fedspm.federated.uploads import Count, Shares, Sum, Update
 from fedspm.training.loop import begin, one_round
 from postbox import algorithm_of, loop_engine
 from small import small_settings
@@ -75,8 +77,14 @@ def departed(values, client=NORTH, step="update", secret="", **changes):
     """(what the server sent, what leaves) of an update by `values`."""
     shared = {f"w.{i}": torch.full_like(value, 0.25) for i, value in enumerate(values)}
     moved = {f"w.{i}": shared[f"w.{i}"] + value for i, value in enumerate(values)}
-    reply = ReplyTransform(small_settings(**changes), client, step, shared, secret)(Mean(client.n, **moved))
-    return shared, reply
+    return shared, left(Mean(client.n, **moved), shared, client, step, secret, **changes)
+
+
+def left(reply, shared, client=NORTH, step="update", secret="", **changes):
+    """What leaves of a reply."""
+    settings = small_settings(**changes)
+    kinds = {"w": Update(), "predictor": Update(), "tau": Shares(), "loss": Sum(), "count": Count()}
+    return encode(transforms_of(settings), settings, Step(step, kinds), client, shared, reply, secret)[0]
 
 
 # -- the same on both engines ----------------------------------------------------------------------------------------
@@ -106,11 +114,9 @@ def test_updates_that_are_rows_pass_the_gate(vectors, tmp_path, fedmedian, chang
 
 
 def test_without_options_a_reply_leaves_as_it_is():
-    _, reply = departed([torch.randn(3)])
-    assert reply.sent[1]["w.0"].dtype == torch.float32
     same = Mean(3, w=torch.ones(2))
-    assert ReplyTransform(small_settings(), client(), "update", {"w": torch.zeros(2)})(same) is same
-    assert arrived(small_settings(), {"w": torch.zeros(2)}, same) is same
+    assert transforms_of(small_settings()) == ()
+    assert decode((), Step("update", {"w": Update()}), {"w": torch.zeros(2)}, same) is same
 
 
 # -- clipping and noise ----------------------------------------------------------------------------------------------
@@ -120,7 +126,7 @@ def test_without_options_a_reply_leaves_as_it_is():
 def test_no_update_is_longer_than_the_clip(size):
     values = [size * torch.randn(40, 7, generator=torch.Generator().manual_seed(k)) for k in range(3)]
     _, reply = departed(values, privacy={"clip": 1.0})
-    change = torch.cat([value.flatten() for value in reply.sent[1].values()]).double()
+    change = torch.cat([value.flatten() for value in reply.as_sent()[1].values()]).double()
     clean = torch.cat([value.flatten() for value in values]).double()
     assert change.norm() <= 1.0
     assert torch.nn.functional.cosine_similarity(change, clean, dim=0) > 0.999
@@ -141,13 +147,13 @@ def test_no_update_of_a_training_is_longer_than_the_clip(vectors, tmp_path):
 def test_the_noise_has_the_scale_that_is_accounted_for():
     zeros = [torch.zeros(200, 500), torch.zeros(100)]
     _, reply = departed(zeros, privacy={"clip": 2.0, "noise": 1.5})
-    values = torch.cat([value.flatten() for value in reply.sent[1].values()])
+    values = torch.cat([value.flatten() for value in reply.as_sent()[1].values()])
     assert values.std() == pytest.approx(3.0, rel=0.01)
     assert abs(float(values.mean())) < 0.03
-    settings, shares = small_settings(components=3, privacy={"clip": 2.0, "noise": 1e-3}), []
+    settings, shares = {"components": 3, "privacy": {"clip": 2.0, "noise": 1e-3}}, []
     for round in range(400):
         row = PerClient.of("north", tau=torch.tensor([30.0, 30.0, 30.0]))
-        shares.append(ReplyTransform(settings, client(round), "expect", {})(row).rows["north"]["tau"] / 90)
+        shares.append(left(row, {}, client(round), "expect", **settings).rows["north"]["tau"] / 90)
     noise = torch.stack(shares) - 1 / 3
     assert noise.sum(1).abs().max() < 1e-6
     assert noise.std() == pytest.approx(
@@ -174,21 +180,19 @@ def test_an_update_in_rows_does_not_escape_the_clip(vectors, tmp_path, fedmedian
 
 def test_an_update_beside_something_else_does_not_escape_the_clip():
     start = {"predictor.0.weight": torch.zeros(3)}
-    depart = ReplyTransform(small_settings(privacy={"clip": 0.01}), client(), "update", start)
-    for name in ("loss", "predictor.0.bias"):
-        with pytest.raises(TrainingFailed, match=r"'predictor\..*' leaves in a Mean that privacy\.clip neither clips"):
-            depart(Mean(90, **{"predictor.0.weight": torch.ones(3), name: torch.ones(())}))
-    with pytest.raises(TrainingFailed, match=r"'predictor\.0\.weight' leaves in whole numbers that privacy\.clip"):
-        depart(Mean(90, **{"predictor.0.weight": torch.tensor([7, 9, 7])}))
-    sums = depart(Mean(1, count=torch.tensor(90.0)))  # as those that standardise: named in docs/deploy.md
+    clip = {"privacy": {"clip": 0.01}}
+    for name, value in (("loss", torch.ones(())), ("predictor.0.steps", torch.tensor([7, 9]))):
+        with pytest.raises(TrainingFailed, match=rf"'{name}' leaves in a Mean that privacy\.clip neither clips"):
+            left(Mean(90, **{"predictor.0.weight": torch.ones(3), name: value}), start, **clip)
+    sums = left(Mean(1, count=torch.tensor(90.0)), start, **clip)  # as those that standardise
     assert sums.totals()["count"] == 90
 
 
 def test_what_leaves_beside_tau_is_kept():
     row = PerClient.of("north", tau=torch.tensor([30.0, 60.0]), loss=torch.tensor(0.5))
-    left = ReplyTransform(small_settings(**NOISE), client(), "expect", {})(row).rows["north"]
-    assert left["loss"] == 0.5
-    assert not torch.equal(left["tau"], row.rows["north"]["tau"])
+    noised = left(row, {}, step="expect", **NOISE).rows["north"]
+    assert noised["loss"] == 0.5
+    assert not torch.equal(noised["tau"], row.rows["north"]["tau"])
 
 
 def test_noise_follows_from_secret_client_round_step_and_content_alone():
@@ -196,7 +200,7 @@ def test_noise_follows_from_secret_client_round_step_and_content_alone():
     value = [torch.full((50,), 0.01)]
 
     def sent(**changes):
-        return departed(changes.pop("value", value), **changes, **noisy)[1].sent[1]["w.0"]
+        return departed(changes.pop("value", value), **changes, **noisy)[1].as_sent()[1]["w.0"]
 
     assert torch.equal(sent(), sent())
     others = [
@@ -215,7 +219,7 @@ def test_two_runs_with_another_noise_or_bound_do_not_share_it():
     value = [torch.full((50,), 0.01)]
 
     def noise(z, clip):
-        sent = departed(value, privacy={"clip": clip, "noise": z})[1].sent[1]["w.0"]
+        sent = departed(value, privacy={"clip": clip, "noise": z})[1].as_sent()[1]["w.0"]
         return (sent - 0.01) / (z * clip)
 
     for z, clip in ((2.0, 1.0), (1.0, 2.0)):
@@ -266,7 +270,7 @@ def test_a_site_does_not_answer_what_would_leave_without_noise_after_training(ve
     engine = loop_engine(vectors, algorithm, tmp_path)
     shared = one_round(algorithm, engine, begin(algorithm, engine), 0)
     with pytest.raises(TooFewSites, match="'summarise' would leave without noise"):
-        algorithm.sketch(shared, engine)
+        algorithm.onboarding.sketch(shared, engine)
 
 
 # -- 16 bits ---------------------------------------------------------------------------------------------------------

@@ -10,7 +10,7 @@ from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
 from fedspm.mixture import onboarding
-from fedspm.mixture.onboarding import Sketch, pull
+from fedspm.mixture.sketch import Sketch, baseline_gradient
 from fedspm.runs.folder import task_of
 from fedspm.training.membership import TABLES, onboard, remove
 from small import small_settings
@@ -76,11 +76,13 @@ def test_a_newcomer_that_h_tells_apart_has_a_tilt_all_the_same(vectors):
     start = {"tilt.xi": torch.zeros(2, 4).double(), "tilt.gamma": torch.full((2,), -4.0).double()}
 
     def asked(tilt):
-        return pull(tilt, others, others_total, torch.ones(300).double())
+        return baseline_gradient(tilt, others, others_total, torch.ones(300).double())
 
     found = start
     for _ in range(5):
-        found = algorithm.fitted_tilt(found, torch.full((2,), 25.0).double(), responsibilities, own, own_total, asked)
+        found = algorithm.onboarding.fitted_tilt(
+            found, torch.full((2,), 25.0).double(), responsibilities, own, own_total, asked
+        )
     gradient = np.zeros((2, 4))
     for rows, mine in ((own, 1), (others, 0)):
         for h in rows[:, 0].numpy():
@@ -132,10 +134,12 @@ def share_of(algorithm, shared, row):
 @pytest.mark.parametrize("by_sketch", [False, True])
 def test_a_newcomer_is_not_larger_where_many_are_too_small_to_speak(alike, by_sketch):
     algorithm, shared, engine, new = alike
-    sketch = algorithm.sketch(shared, engine)
+    sketch = algorithm.onboarding.sketch(shared, engine)
     assert sketch.here.tolist() == [False] * 20 + [True]
     assert float(sketch.mass.sum()) == pytest.approx(1)
-    row, _ = algorithm.admit(new, shared, sketch.others() if by_sketch else algorithm.everybody(shared, engine))
+    row, _ = algorithm.onboarding.admit(
+        new, shared, sketch.others() if by_sketch else algorithm.onboarding.everybody(shared, engine)
+    )
     assert share_of(algorithm, shared, row) == pytest.approx(60 / 300, abs=0.03)
 
 
@@ -152,10 +156,10 @@ def test_nor_where_somebody_did_not_answer(alike):
                 del replies.rows[f"c{i:02}"]
             return replies
 
-    sketch = talkative.sketch(shared, Without())
+    sketch = talkative.onboarding.sketch(shared, Without())
     assert int(sketch.here.sum()) == 6
     assert float(sketch.mass.sum()) == pytest.approx(1)
-    row, _ = talkative.admit(new, shared, sketch.others())
+    row, _ = talkative.onboarding.admit(new, shared, sketch.others())
     assert share_of(talkative, shared, row) == pytest.approx(60 / 300, abs=0.03)
 
 

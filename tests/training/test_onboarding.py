@@ -12,7 +12,8 @@ from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.errors import FedSPMError
 from fedspm.engines.local import LocalEngine
 from fedspm.mixture import kmeans_init
-from fedspm.mixture.onboarding import CLUSTERS, Sketch
+from fedspm.mixture.onboarding import CLUSTERS
+from fedspm.mixture.sketch import Sketch
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run, task_of
 from fedspm.serve.export import export
@@ -160,7 +161,7 @@ def test_an_exchange_brings_a_value_and_its_gradient(vectors):
     algorithm = FedSPM(small_settings(), task_of(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
-        ask = algorithm.everybody(shared, engine).pull
+        ask = algorithm.onboarding.everybody(shared, engine).gradient
         draw = torch.Generator().manual_seed(1)
         tilt = {
             "tilt.xi": torch.randn(2, 4, generator=draw).double(),
@@ -169,7 +170,7 @@ def test_an_exchange_brings_a_value_and_its_gradient(vectors):
         tilt["log_tau"] = torch.tensor([3.0, 4.0]).double()
         said = ask(tilt)
         assert sum(value.numel() for value in said.values()) == 2 * (4 + 1) + 1
-        assert set(said) == set(algorithm.leaves["pull"])
+        assert set(said) == set(algorithm.steps["baseline_gradient"].uploads)
         for name, moves in (("gamma", "tilt.gamma"), ("xi", "tilt.xi")):
             for index in np.ndindex(*tilt[moves].shape):
                 nudged = []
@@ -184,10 +185,10 @@ def test_no_sum_over_few_rows_leaves(vectors):
     algorithm = FedSPM(small_settings(min_count=100), task_of(vectors))  # north has 90 rows
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
-        sketch = algorithm.sketch(shared, engine)
+        sketch = algorithm.onboarding.sketch(shared, engine)
         assert sketch.count[0].sum() == sketch.mass[0].sum() == 0
         assert sketch.count[1:].sum(1).tolist() == list(vectors.counts[1:])
-        ask = algorithm.everybody(shared, engine).pull
+        ask = algorithm.onboarding.everybody(shared, engine).gradient
         tilt = {"tilt.xi": torch.zeros(2, 4).double(), "tilt.gamma": torch.zeros(2).double()}
         alone = ask(tilt | {"log_tau": torch.full((2,), 100.0).double()})  # all of every row goes to the newcomer
         assert alone["gamma"].sum() == pytest.approx(sum(vectors.counts[1:]))
@@ -200,13 +201,13 @@ def test_a_sketch_of_single_points_is_exact(vectors):
     algorithm = FedSPM(small_settings(), task_of(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
-        ask = algorithm.everybody(shared, engine).pull
+        ask = algorithm.onboarding.everybody(shared, engine).gradient
         kept = [engine.privates[name] for name in vectors.names]
         h, total = torch.cat([each["h"] for each in kept]), torch.cat([each["log_total"] for each in kept])
         points = Sketch(torch.ones(1, len(h)).double(), (-total.double()).exp()[None], h.double()[None])
         tilt = {"tilt.xi": torch.ones(2, 4).double(), "tilt.gamma": torch.zeros(2).double()}
         tilt["log_tau"] = torch.zeros(2).double()
-        exact, near = ask(tilt), points.pull(tilt)
+        exact, near = ask(tilt), points.gradient(tilt)
         assert all(torch.allclose(exact[name], near[name], rtol=1e-5) for name in exact)
 
 

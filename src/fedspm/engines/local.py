@@ -108,7 +108,7 @@ class LocalEngine:
         def take(i: int, solver: Solver = minimise) -> tuple[Taken, Reply]:
             client = self._client(i, self.privates[self.federation.names[i]], solver, declared.rows)
             try:
-                taken = take_step(algorithm, declared.name, client, there, told)
+                taken = take_step(step, declared, client, there, told)
                 return taken, decode(algorithm.transforms, declared, there, taken.reply)
             except (TrainingFailed, Refused) as error:
                 raise type(error)(f"{self._where(client, declared.name)}: {error}") from error

@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedspm.base.errors import Refused
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.algorithm import Algorithm, ClientStep
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Combined, Mean, PerClient, Reply
 from fedspm.federated.steps import Step
@@ -28,11 +28,11 @@ class Taken:
 
 
 def take_step(
-    algorithm: Algorithm, name: str, client: Client, shared: Tensors, arguments: Tensors, secret: str = ""
+    method: ClientStep[Reply], step: Step, client: Client, shared: Tensors, arguments: Tensors, secret: str = ""
 ) -> Taken:
     """One client takes one step. The noise of its reply follows from `secret`, who, when and what."""
-    step = require_step(algorithm, name)
-    reply, private = getattr(algorithm, name)(client, shared, **arguments)
+    algorithm: Algorithm = method.__self__  # type: ignore[attr-defined]
+    reply, private = method(client, shared, **arguments)
     if algorithm.frozen_names:
         reply = without(reply, algorithm.frozen_names)
     require_declared_reply(algorithm, step, client.name, shared, reply)

@@ -70,6 +70,11 @@ class PerClient:
         """The clients whose replies these are."""
         return tuple(self.rows)
 
+    @property
+    def names(self) -> tuple[str, ...]:
+        """Of the tensors, as the first client sent them."""
+        return tuple(next(iter(self.rows.values()), {}))
+
     def merge(self, other: "PerClient") -> "PerClient":
         if twice := self.rows.keys() & other.rows.keys():
             raise KeyError(f"client {min(twice)!r} answered twice")

@@ -16,12 +16,12 @@ What the others' rows say is a value and its gradient, C (d + 1) + 1 sums: from 
 from a sketch of the baseline, which they write once.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Bool, Float
+from jaxtyping import Float
 from torch import Tensor
 
 from fedspm.base.tensors import Tensors
@@ -32,6 +32,7 @@ from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 from fedspm.mixture import em, kmeans_init
 from fedspm.mixture.model import HEAD, TILT, Features, initial_head, log_likelihood, log_ratio, of_label
+from fedspm.mixture.sketch import Gradient, Others, Sketch, Whose, among, baseline_gradient, log_total
 from fedspm.nn.encoder import Encoder
 from fedspm.nn.sgd import Batch, chunks, minimise
 
@@ -42,86 +43,15 @@ RIDGE = 2e-4  # on ξᵀh, for a newcomer that h tells apart from everybody: its
 NORMALISER = ("tilt.gamma",)  # what moves when ξ stays
 CLUSTERS = 64  # of a client's rows in the sketch, at most
 
-Gradient = Callable[[Tensors], Tensors]  # the newcomer's tilt and log τ → value and gradient of the others' part of −Q̃₂
-Whose = Bool[Tensor, " m"]  # which of the clients
-
-
-@dataclass(frozen=True)
-class Others:
-    """With whom a newcomer is compared: who they are, and what their rows say."""
-
-    here: Whose
-    gradient: Gradient
-
-
-def baseline_gradient(
-    tilt: Tensors, features: Features, log_total: Float[Tensor, " n"], weight: Float[Tensor, " n"]
-) -> dict[str, Tensor]:
-    """Σ weight · log(D + Σ_c τ_c exp(γ_c + ξ_cᵀ h_c)) over some rows, and its gradient by γ and ξ"""
-    features = features.double()
-    score = log_ratio(tilt["tilt.xi"], tilt["tilt.gamma"], features) + tilt["log_tau"]
-    total = torch.logaddexp(log_total.double(), torch.logsumexp(score, dim=1))
-    share = (score - total[:, None]).exp() * weight[:, None]
-    moment = torch.einsum("nc,ncd->cd", share, features.expand(-1, share.shape[1], -1))
-    return {"value": (weight * total).sum(), "gamma": share.sum(0), "xi": moment}
-
-
-@dataclass(frozen=True)
-class Sketch:
-    """The baseline in few points: for clusters of every client's rows in h, their count, mean and Σ r, r = 1 / D."""
-
-    count: Float[Tensor, "m b"]
-    mass: Float[Tensor, "m b"]
-    centre: Float[Tensor, "m b e d"]
-
-    @property
-    def here(self) -> Whose:
-        return self.count.sum(1) > 0
-
-    def others(self) -> Others:
-        return Others(self.here, self.gradient)
-
-    def gradient(self, tilt: Tensors) -> Tensors:
-        """As all rows would; D of a cluster is the harmonic mean over its rows, count / mass."""
-        shown = self.count > 0
-        count, mass = self.count[shown], self.mass[shown]
-        return baseline_gradient(tilt, self.centre[shown], (count / mass).log(), count)
-
-    def moved(self, before: Tensors, after: Tensors) -> "Sketch":
-        """When clients come or go D changes, and r with it."""
-        change = log_total(before, self.centre.flatten(0, 1)) - log_total(after, self.centre.flatten(0, 1))
-        return replace(self, mass=torch.where(self.mass > 0, self.mass * change.view_as(self.mass).exp(), 0.0))
-
-    def joined(self, other: "Sketch") -> "Sketch":
-        return Sketch(*(torch.cat([value, getattr(other, name)]) for name, value in vars(self).items()))
-
-    def without(self, client: int) -> "Sketch":
-        kept = [i for i in range(len(self.count)) if i != client]
-        return Sketch(*(value[kept] for value in vars(self).values()))
-
-
-def log_total(shared: Tensors, features: Features) -> Float[Tensor, " n"]:
-    """log D(x) = logΣ_i'c τ_i'c exp(γ_i'c + ξ_i'cᵀ h_c(x))"""
-    tables = {name: shared[name].cpu().to(features.dtype) for name in (*TILT, "tau")}
-    ratio = log_ratio(tables["tilt.xi"], tables["tilt.gamma"], features)
-    return torch.logsumexp((ratio + tables["tau"].log()).flatten(1), dim=1)
-
-
-def among(shared: Tensors, here: Whose) -> Tensors:
-    """What is shared, as if these clients alone were there: the others have no τ."""
-    return shared | {"tau": shared["tau"] * here.to(shared["tau"])[:, None]}
-
 
 @runtime_checkable
-class Onboards(Protocol):
-    """A method that clients can join after training: FedSPM, FedDRM. The steps that ask those who were there before are
-    declared there."""
+class RoutingMethod(Protocol):
+    """What onboarding needs of a method: its encoders, and the steps that ask those who were there before."""
 
     settings: Settings
     task: Task
     predictor: Encoder
     router: Encoder
-    onboarding: "Onboarding"
 
     def standardise(self, shared: Tensors, x: Tensor) -> Tensor: ...
 
@@ -141,7 +71,7 @@ class Onboards(Protocol):
 class Onboarding:
     """How a client joins a trained model of `method`."""
 
-    def __init__(self, method: Onboards):
+    def __init__(self, method: RoutingMethod):
         self.method = method
         self.settings, self.task = method.settings, method.task
 
@@ -303,3 +233,10 @@ class Onboarding:
 
         search.step(loss)
         return {name: value.detach() for name, value in moving.items()}
+
+
+@runtime_checkable
+class Onboards(RoutingMethod, Protocol):
+    """A method that clients can join after training: FedSPM, FedDRM."""
+
+    onboarding: Onboarding

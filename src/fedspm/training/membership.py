@@ -19,7 +19,8 @@ from fedspm.federated.client import Client
 from fedspm.federated.evaluation import evaluate
 from fedspm.federated.task import Task
 from fedspm.mixture.model import TILT
-from fedspm.mixture.onboarding import Onboards, Sketch, among
+from fedspm.mixture.onboarding import Onboards
+from fedspm.mixture.sketch import Sketch, among
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import Config, resolve
 from fedspm.runs.folder import Run, refuse_existing, require_same

@@ -12,9 +12,10 @@ from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.engines.flower import wire
 from fedspm.engines.flower.site import Site, SiteConfig
 from fedspm.engines.flower.site_data import save_rows
-from fedspm.federated.task import Task
 from fedspm.federated.settings import FASTEST
 from fedspm.federated.steps import ATTEMPTS
+from fedspm.federated.task import Task
+from fedspm.mixture.density_ratio import initial_tilts
 from fedspm.mixture.model import initial_shared_heads
 from fedspm.runs.config import OF_DATA, PRESETS, resolve
 from small import small_settings, toy_rows
@@ -137,7 +138,8 @@ def test_steps_are_answered_where_they_belong(tmp_path):
     settings = small_settings(**SAFE, rounds=20, em={"start": "random"}, clients_per_round=1)
     server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0))
     algorithm = server.algorithm
-    shared = server.start() | algorithm.predictor.initial() | algorithm.router.initial() | algorithm.first_tilts(2)
+    shared = server.start() | algorithm.predictor.initial() | algorithm.router.initial()
+    shared |= initial_tilts(algorithm.task, 2, algorithm.router.dimension, 0)
     shared |= {"tau": torch.full((2, 2), 30.0)}
     drawn = next(number for number in range(20) if algorithm.participants(number) == [0])
     rests = next(number for number in range(20) if algorithm.participants(number) == [1])
@@ -148,8 +150,9 @@ def test_steps_are_answered_where_they_belong(tmp_path):
         ("expect", drawn + 1, drawn + 1, "the request is for round"),
         ("expect", 21, None, "round 20 in turn 21 of a run of 20 rounds"),
         ("expect", rests + 1, None, f"was not drawn for round {rests}"),
+        ("local_probabilities", drawn + 1, None, "no client step 'local_probabilities'"),
         ("advance", drawn + 1, None, "do not use the step 'advance'"),
-        ("settle", 0, None, "do not use the step 'settle'"),
+        ("init_responsibilities", 0, None, "do not use the step 'init_responsibilities'"),
         ("personalise", drawn + 1, None, "do not use the step 'personalise'"),
         ("summarise", 2, None, "belongs to the end of the last round"),
         ("describe", drawn + 1, None, "belongs to the start"),

@@ -5,7 +5,7 @@ import torch
 
 pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 
-from test_flower import assert_same, spm  # noqa: F401
+from test_server import assert_same, spm  # noqa: F401
 
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines.flower.site_store import Store

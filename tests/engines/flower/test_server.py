@@ -143,7 +143,7 @@ def test_two_sites_of_one_name_cannot_begin_a_run(vectors, tmp_path, spm):
 def test_a_site_does_not_answer_what_could_single_out_a_row(vectors, tmp_path, spm):
     engine = loop_engine(vectors, spm, tmp_path)
     shared = begin(spm, engine)
-    for step in (spm.attend, spm.pull):
+    for step in (spm.cache_features, spm.baseline_gradient):
         with pytest.raises(TooFewSites, match="a site does not answer it"):
             engine(step, shared)
 
@@ -228,7 +228,7 @@ def test_a_site_refuses_what_it_was_not_configured_for(vectors, tmp_path, spm):
             begin(spm, engine)
     engine.grid.sites[10] = site
     shared = begin(spm, engine)
-    with pytest.raises(TooFewSites, match="no client step 'local_probabilities'"):
+    with pytest.raises(Refused, match="no client step 'local_probabilities'"):
         engine(spm.local_probabilities, shared)
 
 
@@ -247,7 +247,7 @@ def test_damage_at_a_site_is_said_and_the_others_go_on(vectors, tmp_path, spm, c
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
-def test_what_crosses_the_wire_is_the_table_of_decision_0001(vectors, tmp_path, name):
+def test_what_crosses_the_wire_is_what_is_declared(vectors, tmp_path, name):
     """Every message of a run: names, shapes, bytes; down only what the server has, up only what is declared."""
     algorithm = algorithm_of(ALGORITHMS[name], small_settings(algorithm=name), vectors)
     torch.set_num_threads(1)
@@ -262,7 +262,7 @@ def test_what_crosses_the_wire_is_the_table_of_decision_0001(vectors, tmp_path, 
     shapes = {
         "describe": {"count": (), "sum": (features,), "square": (features,)},
         "moments": {"count": (), "products": (features, features)},
-        "settle": {"tau": (c,)},
+        "init_responsibilities": {"tau": (c,)},
         "expect": {"tau": (c,)},
         "weigh": {"mass": (c,), "sum": (c, d), "product": (c, d, d)},
         "evaluate": {"rows": (), "right": (), "routed": (m,)},
@@ -298,7 +298,7 @@ def test_what_crosses_the_wire_is_the_table_of_decision_0001(vectors, tmp_path, 
         assert not set(tensors) & (private - shared.keys())
         assert sum(each.nbytes for each in tensors.values()) <= len(content["reply"]["tensors"].data)
     assert {step for _, _, step, _ in engine.grid.seen} - {"join", "init_private", "personalise"} <= set(
-        algorithm.leaves
+        algorithm.steps
     )
     metrics = from_counts(counts, vectors.names, algorithm.routes)
     model = personalised(algorithm, engine, shared)

@@ -155,7 +155,8 @@ class Site:
             store.keep_shared(tag.turn, store.shared(tag.turn) | arrived)
         client = run.client(name, self._received(private), round, declared.rows)
         secret = self.secret if run.algorithm.settings.privacy.noise else ""
-        taken = take_step(run.algorithm, step, client, self._received(shared), self._received(arguments), secret)
+        method = getattr(run.algorithm, step)
+        taken = take_step(method, declared, client, self._received(shared), self._received(arguments), secret)
         store.keep(place, None if taken.private is client.private else taken.private)
         return wire.reply_message(tag, name, len(run.train), taken.reply, {"from": list(started)})
 
