@@ -14,6 +14,7 @@ from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Combined, Mean, PerClient
 from fedspm.federated.steps import Step, step
+from fedspm.federated.transforms import encode, transforms_of
 from fedspm.federated.uploads import Shares, Sum, Update
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run

@@ -125,7 +125,7 @@ def alike():
 def share_of(algorithm, shared, row):
     """Of queries of that distribution, with the newcomer"""
     x = torch.randn(2000, 3, generator=torch.Generator().manual_seed(0))
-    h = algorithm.all_features(algorithm.router, shared, x)[:, 0]
+    h = algorithm.onboarding.all_features(algorithm.router, shared, x)[:, 0]
     others = shared["tau"][:, 0].log().expand(2000, -1)  # their tilts are nothing
     own = h @ row["tilt.xi"][0] + row["tilt.gamma"] + row["tau"].log()
     return float(torch.softmax(torch.cat([others, own[:, None]], 1), 1)[:, -1].mean())
@@ -165,6 +165,6 @@ def test_nor_where_somebody_did_not_answer(alike):
 
 def test_a_sketch_without_anybody_stays_one(alike):
     algorithm, shared, engine, _ = alike
-    nobody = FedSPM(small_settings(components=1, min_count=100), algorithm.task).sketch(shared, engine)
+    nobody = FedSPM(small_settings(components=1, min_count=100), algorithm.task).onboarding.sketch(shared, engine)
     assert not nobody.here.any()
     assert not nobody.mass.isnan().any()

@@ -2,14 +2,17 @@
 
 from fedspm.algorithms.cluster_fl import ClusterFL
 from fedspm.algorithms.ditto import Ditto
+from fedspm.algorithms.fedadam import FedAdam
 from fedspm.algorithms.fedavg import FedAvg
 from fedspm.algorithms.fedavg_ft import FedAvgFT
 from fedspm.algorithms.fedbabu import FedBABU
 from fedspm.algorithms.feddrm import FedDRM
 from fedspm.algorithms.fedem import FedEM
 from fedspm.algorithms.fedgmm import FedGMM
+from fedspm.algorithms.fedper import FedPer
 from fedspm.algorithms.fedprox import FedProx
 from fedspm.algorithms.fedspm import FedSPM
+from fedspm.algorithms.scaffold import Scaffold
 from fedspm.base.errors import FedSPMError
 from fedspm.base.plugins import plugin, plugin_names
 from fedspm.federated.algorithm import Algorithm
@@ -19,6 +22,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedprox": FedProx,
     "fedavg-ft": FedAvgFT,
     "ditto": Ditto,
+    "fedadam": FedAdam,
+    "fedper": FedPer,
+    "scaffold": Scaffold,
     "cluster-fl": ClusterFL,
     "fedbabu": FedBABU,
     "fedem": FedEM,

@@ -101,7 +101,7 @@ class Algorithm(ABC):
             normalise=resnet.normalisation,
             grid=resnet.grid,
         )
-        if encoder.buffers and self.settings.privacy.clip is not None:
+        if set(encoder.buffers) - set(encoder.frozen) and self.settings.privacy.clip is not None:
             raise FedSPMError(
                 f"privacy.clip: the {role} has running statistics, which cannot be clipped; "
                 'set predictor.normalisation = "group"'

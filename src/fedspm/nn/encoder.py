@@ -48,8 +48,9 @@ class _Local(threading.local):
 class Encoder:
     """The tensors live in a flat dict, under dotted names that start with `role`; this is the function of them.
 
-    `fixed` names those that descent leaves alone: parameters that the network came with frozen, and buffers. A buffer
-    that is not persistent is a constant of the network, and none of its tensors.
+    `fixed` names those that descent leaves alone: parameters that the network came with frozen, and buffers. `frozen`
+    names those that nothing ever changes: such parameters, and the running statistics of layers that have no others. A
+    buffer that is not persistent is a constant of the network, and none of its tensors.
     """
 
     def __init__(self, role: str, networks: list[nn.Module], shape: tuple[int, ...]):
@@ -64,8 +65,10 @@ class Encoder:
         persistent = self._bank.state_dict().keys()
         self.buffers = tuple(name for name, _ in self._bank.named_buffers() if name in persistent)
         self._constants = tuple(name for name, _ in self._bank.named_buffers() if name not in persistent)
-        self.frozen = tuple(name for name, value in self._bank.named_parameters() if not value.requires_grad)
-        self.fixed = (*self.frozen, *self.buffers)
+        still = tuple(name for name, value in self._bank.named_parameters() if not value.requires_grad)
+        self._still_layers = frozen_layers(self._bank)
+        self.frozen = (*still, *(name for name in self.buffers if name.rpartition(".")[0] in self._still_layers))
+        self.fixed = (*still, *self.buffers)
         self.names = (*self.parameters, *self.buffers)
         self._names_of = [[name for name in self.names if name.startswith(f"{role}.{c}.")] for c in range(self.copies)]
         self._require_numbers()
@@ -98,7 +101,7 @@ class Encoder:
             for holder, key in slots[name]:
                 holder[key] = holder[key].to(x.device)
         if bank.training != training:
-            bank.train(training)
+            self._set_mode(bank, training)
         for name in self.names if only is None else self._names_of[only]:
             for holder, key in slots[name]:
                 holder[key] = tensors[name]
@@ -125,6 +128,7 @@ class Encoder:
         """A copy for this thread, and where it keeps the tensors of every name (tied ones in several places)."""
         if not hasattr(self._local, "mine"):
             bank = copy.deepcopy(self._bank)
+            self._set_mode(bank, False)
             state = dict(bank.named_parameters()) | dict(bank.named_buffers())
             name_of = {id(tensor): name for name, tensor in state.items()}
             slots: Slots = {name: [] for name in state}
@@ -136,6 +140,11 @@ class Encoder:
             self._local.mine = bank, slots
         mine: tuple[nn.Module, Slots] = self._local.mine
         return mine
+
+    def _set_mode(self, bank: nn.Module, training: bool) -> None:
+        bank.train(training)
+        for name in self._still_layers:  # their running statistics do not move
+            bank.get_submodule(name).eval()
 
     def _require_numbers(self) -> None:
         """Everything is averaged over clients: a mask of −∞ or a complex rotation is none of what is trained."""
@@ -162,6 +171,17 @@ class Encoder:
         if answer.dtype is not torch.float32:
             raise FedSPMError(f"the {self.role} encoder answers {answer.dtype}; it must answer torch.float32")
         return answer.shape[2]
+
+
+def frozen_layers(network: nn.Module) -> frozenset[str]:
+    """Layers with running statistics whose parameters are all frozen; one without parameters follows the network."""
+    trains = any(value.requires_grad for value in network.parameters())
+    found = set()
+    for name, layer in network.named_modules():
+        own = [value.requires_grad for value in layer.parameters(recurse=False)]
+        if any(True for _ in layer.buffers(recurse=False)) and not (any(own) if own else trains):
+            found.add(name)
+    return frozenset(found)
 
 
 def build_encoder(

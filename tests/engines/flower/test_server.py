@@ -9,7 +9,7 @@ pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 
 from fedspm.algorithms import ALGORITHMS
 from fedspm.algorithms.fedspm import FedSPM
-from fedspm.base.errors import FedSPMError, TooFewSites
+from fedspm.base.errors import FedSPMError, Refused, TooFewSites
 from fedspm.deploy.server import gather
 from fedspm.engines.flower import wire
 from fedspm.engines.flower.site import Site

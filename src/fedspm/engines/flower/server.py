@@ -17,7 +17,7 @@ from flwr.clientapp import ClientApp
 from torch import Tensor
 
 from fedspm.base.errors import Refused, TooFewSites
-from fedspm.base.tensors import Tensors
+from fedspm.base.tensors import Tensors, tensors_digest
 from fedspm.engines.flower import wire
 from fedspm.engines.flower.reply_checks import out_of_proportion
 from fedspm.engines.flower.transport import Post, Silence, introduce
@@ -76,6 +76,8 @@ class FlowerEngine:
         self._run = run
         self._ignored: set[int] = set()  # nodes that are no site of this run
         self._silent: dict[int, Silence] = {}  # nodes that have not said who they are
+        self._have_frozen: set[str] = set()  # sites that have got what no round changes
+        self._frozen_digest = ""
         self.releases = Releases()
         self._turn = self._attempt = -1
         self.begin_round(0)
@@ -149,13 +151,20 @@ class FlowerEngine:
         shared = self.algorithm.sent(shared)
         tag = wire.Tag(self._run, self._turn, number, self._attempt)
         contents: dict[int, RecordDict] = {}
+        frozen = {name: value for name, value in shared.items() if name in self.algorithm.frozen_names}
+        if frozen and not self._frozen_digest:
+            self._frozen_digest = tensors_digest(frozen)
         asked = self._present()
         for site in asked:
             had = self._sent.get(site, {})
-            kept = [name for name, tensor in shared.items() if had.get(name) is tensor]
-            new = {name: tensor for name, tensor in shared.items() if name not in kept}
+            moving = {name: tensor for name, tensor in shared.items() if name not in frozen}
+            kept = [name for name, tensor in moving.items() if had.get(name) is tensor]
+            new = {name: tensor for name, tensor in moving.items() if name not in kept}
             header = {"tag": str(tag), "step": step, "round": self.round, "kept": kept} | (more or {})
-            contents[self.nodes[site]] = wire.request(header, new, arguments)
+            if frozen:
+                header["frozen"] = self._frozen_digest
+            unknown = {} if site in self._have_frozen else frozen
+            contents[self.nodes[site]] = wire.request(header, new | unknown, arguments)
             self.traffic.to[site] += wire.nbytes(new) + wire.nbytes(arguments)
         if self.algorithm.settings.privacy.noise:  # counted before it leaves, whether it arrives or not
             self.releases.add(asked, declared.most_noised(shared, self.algorithm.settings.components))
@@ -187,11 +196,13 @@ class FlowerEngine:
         for why in refused.values():
             self.say(f"left out: {why}")
         self.absent |= refused
+        self._have_frozen -= refused.keys()  # one that lost them gets them again
         accepted = [each for each in received if each.site not in refused]
         self._require_enough(step, len(accepted), refused)
         merged: Reply | None = None
         for each in accepted:
             self._sent[each.site] = self._sent.get(each.site, {}) | shared
+            self._have_frozen |= {each.site} if self.algorithm.frozen_names & shared.keys() else set()
             self.traffic.receive(each.site, each.reply)
             merged = merge(merged, each.site, each.reply)
         assert merged is not None

@@ -145,7 +145,7 @@ class Site:
         run = self._run(store)
         declared = self._declared(run.algorithm, step)
         require_due(run.algorithm, declared, tag.turn, round, run.index(name))
-        arrived, shared = self._shared(store, tag.turn, header, content)
+        arrived, shared = self._shared(run.algorithm, store, tag.turn, header, content)
         arguments = wire.requested(content, wire.ARGUMENTS)
         started, private = store.before(place)
         request = (tag.turn, step, fingerprint(shared, arguments, private))
@@ -177,14 +177,21 @@ class Site:
 
     # -- what a message needs to be understood -----------------------------------------------------------------------
 
-    def _shared(self, store: Store, turn: int, header: wire.Header, content: RecordDict) -> tuple[Tensors, Tensors]:
-        """What came with this message, and the shared state: that and what came earlier in this turn."""
+    def _shared(
+        self, algorithm: Algorithm, store: Store, turn: int, header: wire.Header, content: RecordDict
+    ) -> tuple[Tensors, Tensors]:
+        """What came with this message, and the shared state: that, what came earlier in this turn, and what no round
+        changes, which came once."""
         arrived = wire.requested(content, wire.SHARED)
-        earlier = store.shared(turn)
+        if frozen := {name: arrived.pop(name) for name in algorithm.frozen_names & arrived.keys()}:
+            store.keep_frozen(frozen)
+        elif "frozen" in header:
+            frozen = store.frozen(str(header["frozen"]))
+        earlier = store.shared(turn) | frozen
         wanted = list(header.get("kept", []))
         if lost := [name for name in wanted if name not in earlier]:
             raise Refused(f"this site no longer has {lost[0]!r}, which was sent earlier in this round")
-        return arrived, {name: earlier[name] for name in wanted} | arrived
+        return arrived, frozen | {name: earlier[name] for name in wanted} | arrived
 
     def _received(self, tensors: Tensors) -> Tensors:
         return moved(tensors, self.device)

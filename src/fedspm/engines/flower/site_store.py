@@ -4,6 +4,7 @@
     STATE/RUN/run.json                        what the run is: settings, sites, classes, as this site joined it
     STATE/RUN/private-TURN-EXCHANGE.safetensors
     STATE/RUN/shared.safetensors              what the server sent last, so that it need not be sent twice a round
+    STATE/RUN/frozen.safetensors              what no round changes, sent once: a pretrained encoder
     STATE/RUN/requests.json                   what it was asked and has answered: `fedspm.engines.flower.request_guard`
 
 Files are readable for their owner alone.
@@ -24,7 +25,7 @@ from safetensors.torch import save
 
 from fedspm.base.errors import DamagedFile, Refused
 from fedspm.base.files import private_folder, read_json, write_atomically
-from fedspm.base.tensors import Tensors, plain
+from fedspm.base.tensors import Tensors, plain, tensors_digest
 from fedspm.engines.flower.request_guard import Request
 
 SECRET = 32  # bytes
@@ -126,6 +127,19 @@ class Store:
 
     def _file(self, place: Place) -> Path:
         return self.folder / f"private-{place[0]:06d}-{place[1]:04d}.safetensors"
+
+    # -- what no round changes ---------------------------------------------------------------------------------------
+
+    def keep_frozen(self, tensors: Tensors) -> None:
+        save_tagged(self.folder / "frozen.safetensors", tensors, tensors_digest(tensors))
+
+    def frozen(self, digest: str) -> Tensors:
+        """The frozen tensors that the server means."""
+        path = self.folder / "frozen.safetensors"
+        tensors, tag = load_tagged(path) if path.exists() else ({}, "")
+        if tag != digest:
+            raise Refused("this site does not have the frozen tensors of this run; they are sent again")
+        return tensors
 
     # -- shared state ------------------------------------------------------------------------------------------------
 

@@ -1,0 +1,35 @@
+"""FedPer: the body is federated, and every client keeps a head of its own (Arivazhagan et al. 2019).
+
+θ ← Σ_i ρ_i θ_i,   (θ_i, head_i): local SGD on the cross-entropy of client i, from (θ, head_i); heads never leave
+"""
+
+from jaxtyping import Float
+from torch import Tensor
+
+from fedspm.algorithms.fedavg import FedAvg
+from fedspm.base.tensors import Tensors
+from fedspm.federated.algorithm import Algorithm, Exchange
+from fedspm.federated.client import Client
+from fedspm.federated.replies import Mean
+from fedspm.federated.steps import step
+from fedspm.federated.uploads import Update
+from fedspm.mixture.model import HEAD, initial_head, log_likelihood
+
+
+class FedPer(FedAvg):
+    def start(self, exchange: Exchange) -> Tensors:
+        return Algorithm.start(self, exchange) | self.predictor.initial()
+
+    def init_private(self, client: Client) -> Tensors:
+        return initial_head(1, self.task.classes, self.predictor.dimension, client.generator("head"))
+
+    @step(uploads={"predictor": Update()})
+    def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        moved = self.trained(client, shared | client.private)
+        private = {name: moved.pop(name) for name in HEAD}
+        return Mean(client.n, **moved), private
+
+    def local_probabilities(
+        self, client: int, private: Tensors, shared: Tensors, embedding: Tensors
+    ) -> Float[Tensor, "n k"]:
+        return log_likelihood(private["head.weight"], private["head.bias"], embedding["predictor"])[:, 0].exp()
