@@ -14,10 +14,12 @@ import numpy as np
 import torch
 
 from fedspm import Federation
-from fedspm.algorithms import ALGORITHMS, algorithm_named
+from fedspm.algorithms import ALGORITHMS, build_algorithm
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.task import Task
+from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import Checkpoint, Run, task_of
+from fedspm.runs.folder import Run
 from fedspm.training.loop import begin, evaluated, one_round
 
 BLOCK = {"steps": 1, "encoder": "mlp"}
@@ -31,7 +33,7 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 
 def measure(name: str, federation: Federation) -> None:
     config = resolve({"algorithm": name, "rounds": 2, "predictor": BLOCK, "router": BLOCK, "em": {"hold": 0}})
-    algorithm = algorithm_named(name)(config, task_of(federation))
+    algorithm = build_algorithm(config, Task.of_federation(federation))
     spent = {}
     with tempfile.TemporaryDirectory() as folder, LocalEngine(federation, seed=0, workers=1, device="cpu") as engine:
         run = Run(Path(folder))

@@ -10,7 +10,7 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import folder_atomically
 from fedspm.base.layers import dotted
@@ -20,10 +20,11 @@ from fedspm.data.arrays import as_input, as_labels, in_order, require_finite
 from fedspm.data.federation import Federation
 from fedspm.data.settings import IN_MEMORY
 from fedspm.federated.evaluation import Model, evaluate, require_finite_answers
+from fedspm.federated.task import Task
 from fedspm.nn.sgd import chunks
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import Config, resolve
-from fedspm.runs.folder import GIVEN, Run, task_of
+from fedspm.runs.folder import GIVEN, Run
 from fedspm.runs.manifest import manifest
 from fedspm.training.loop import begin, in_process, one_round, personalised
 
@@ -84,7 +85,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         config = self._config()
         federation.checked()
         networks = self._networks()
-        algorithm = algorithm_named(config.algorithm)(config, task_of(federation), networks)
+        algorithm = build_algorithm(config, Task.of_federation(federation), networks)
         with in_process(config, federation) as engine:
             shared = begin(algorithm, engine)
             for number in range(config.rounds):

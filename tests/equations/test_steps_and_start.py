@@ -7,16 +7,16 @@ import pytest
 import torch
 
 from fedspm.algorithms.fedspm import FedSPM
+from fedspm.federated.task import Task
 from fedspm.mixture import kmeans_init
 from fedspm.mixture.e_step import MIXING_FLOOR
 from fedspm.mixture.model import initial_shared_heads
 from fedspm.mixture.onboarding import Sketch, log_total
-from fedspm.runs.folder import task_of
 from small import small_settings
 
 
 def fedspm(vectors, **changes):
-    return FedSPM(small_settings(**changes), task_of(vectors))
+    return FedSPM(small_settings(**changes), Task.of_federation(vectors))
 
 
 @pytest.mark.parametrize(("wanted", "first"), [(1.2, 1.2), (4.0, 1.5)])  # three clients: at most 3 / 2
@@ -68,7 +68,7 @@ def test_routing_knows_how_many_rows_a_client_has(vectors):
 
 def test_how_clients_are_numbered_changes_no_ones_start(vectors):
     one = fedspm(vectors).first_tilts(2)["tilt.xi"]
-    turned = task_of(vectors)
+    turned = Task.of_federation(vectors)
     turned = type(turned)(turned.shape, turned.classes, turned.names[::-1], turned.counts[::-1])
     other = FedSPM(small_settings(), turned).first_tilts(2)["tilt.xi"]
     assert torch.equal(one, other.flip(0))

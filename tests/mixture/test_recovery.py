@@ -11,7 +11,7 @@ from torch import nn
 from fedspm import Federation
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
-from fedspm.runs.folder import task_of
+from fedspm.federated.task import Task
 from fedspm.training.loop import begin, one_round, personalised
 from small import small_settings
 
@@ -28,7 +28,7 @@ def fitted(name, clients, networks=FEATURES, **settings):
     federation = Federation.from_arrays(clients)
     defaults = {"algorithm": name, "em": {"start": "random"}, "predictor": block(), "router": block()}
     chosen = small_settings(**(defaults | settings))
-    algorithm = algorithm_named(name)(chosen, task_of(federation), networks)
+    algorithm = algorithm_named(name)(chosen, Task.of_federation(federation), networks)
     with LocalEngine(federation, seed=chosen.seed, workers=1) as engine:
         shared = begin(algorithm, engine)
         for number in range(chosen.rounds):

@@ -10,10 +10,11 @@ import torch
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.federated.evaluation import Model
+from fedspm.federated.task import Task
 from fedspm.nn.sgd import chunks
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import Run, task_of
+from fedspm.runs.folder import Run
 from fedspm.runs.manifest import site_manifest
 from fedspm.serve.bundle import load_node, load_router
 from fedspm.serve.export import AtSite, export, export_site, is_current
@@ -180,7 +181,7 @@ def test_across_sites_the_server_exports_the_router_and_every_site_its_own_node(
 
     block = {"encoder": "mlp", "dimension": 4, "batch_size": 32}
     config = across_sites(resolve({"components": 2, "predictor": block, "router": block}), vectors)
-    algorithm = FedSPM(config, task_of(vectors))
+    algorithm = FedSPM(config, Task.of_federation(vectors))
     engine = loop_engine(vectors, algorithm, tmp_path / "sites")
     shared = one_round(algorithm, engine, begin(algorithm, engine), 0)
     engine.count(shared)  # every training ends with an evaluation

@@ -11,10 +11,11 @@ from fedspm import FederatedClassifier
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.errors import FedSPMError
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.task import Task
 from fedspm.mixture import kmeans_init
 from fedspm.mixture.onboarding import CLUSTERS, Sketch
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import Run, task_of
+from fedspm.runs.folder import Run
 from fedspm.serve.export import export
 from fedspm.training.loop import begin, train
 from fedspm.training.membership import TABLES, onboard, remove
@@ -157,7 +158,7 @@ def test_the_mass_of_all_components_is_one_on_average(run):
 
 
 def test_an_exchange_brings_a_value_and_its_gradient(vectors):
-    algorithm = FedSPM(small_settings(), task_of(vectors))
+    algorithm = FedSPM(small_settings(), Task.of_federation(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         ask = algorithm.everybody(shared, engine).pull
@@ -181,7 +182,7 @@ def test_an_exchange_brings_a_value_and_its_gradient(vectors):
 
 
 def test_no_sum_over_few_rows_leaves(vectors):
-    algorithm = FedSPM(small_settings(min_count=100), task_of(vectors))  # north has 90 rows
+    algorithm = FedSPM(small_settings(min_count=100), Task.of_federation(vectors))  # north has 90 rows
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         sketch = algorithm.sketch(shared, engine)
@@ -197,7 +198,7 @@ def test_no_sum_over_few_rows_leaves(vectors):
 
 
 def test_a_sketch_of_single_points_is_exact(vectors):
-    algorithm = FedSPM(small_settings(), task_of(vectors))
+    algorithm = FedSPM(small_settings(), Task.of_federation(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         ask = algorithm.everybody(shared, engine).pull

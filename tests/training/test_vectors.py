@@ -6,7 +6,7 @@ from sklearn.datasets import load_digits
 
 from fedspm import FederatedClassifier, Federation
 from fedspm.algorithms import algorithm_named
-from fedspm.federated.algorithm import Task
+from fedspm.federated.task import Task
 from small import small_settings
 
 

@@ -10,10 +10,11 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Algorithm, Exchange, Task
+from fedspm.federated.algorithm import Algorithm, Exchange
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean
 from fedspm.federated.settings import Settings
+from fedspm.federated.task import Task
 from fedspm.mixture.em import of_label
 from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood
 from fedspm.nn.sgd import Batch

@@ -18,10 +18,10 @@ from torch import Tensor, nn
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.schema import Strict
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Task
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean
 from fedspm.federated.settings import Settings
+from fedspm.federated.task import Task
 from fedspm.mixture import em
 from fedspm.mixture.model import HEAD, TILT, log_likelihood, log_ratio
 from fedspm.nn.sgd import Batch

@@ -17,11 +17,12 @@ from torch.distributions import MultivariateNormal
 
 from fedspm.algorithms.fedem import FedEM
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import INPUT, Exchange, Task
+from fedspm.federated.algorithm import INPUT, Exchange
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean
 from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings
+from fedspm.federated.task import Task
 from fedspm.mixture import em, routing
 from fedspm.mixture.density_ratio import DensityRatios
 from fedspm.mixture.e_step import as_private, notebook

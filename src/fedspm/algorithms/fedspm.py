@@ -12,11 +12,12 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import INPUT, Exchange, Task
+from fedspm.federated.algorithm import INPUT, Exchange
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean
 from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings
+from fedspm.federated.task import Task
 from fedspm.mixture import em, routing
 from fedspm.mixture.e_step import as_private, note, notebook
 from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio

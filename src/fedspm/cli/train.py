@@ -137,9 +137,9 @@ def resume(
     opened.require_allowed()
     with opened.locked():
         with console.status("reading the data"):
-            checkpoint, federation = opened.go_on()
+            checkpoint, federation = opened.resume()
         if rounds is not None:
-            opened.prolong(rounds, as_typed())
+            opened.extend(rounds, as_typed())
         if checkpoint:
             say(f"{run}: going on after round {checkpoint.round} of {opened.config.rounds}")
         _train(opened, federation, checkpoint)

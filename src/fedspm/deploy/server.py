@@ -11,7 +11,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import write_atomically
 from fedspm.deploy.launch import LOG, outcome_of
@@ -86,7 +86,7 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
     with run.locked(lambda: time.monotonic() < soon):
         nodes: dict[str, int] = {}
         if run.begun():
-            run.sweep()
+            run.remove_leftovers()
             for sentence in run.changes():
                 log(f"warning: {sentence}")
             log(f"going on after round {run.last_round() or 0}")
@@ -95,7 +95,7 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
             nodes = {name: site.node for name, site in sites.items()}
             task, classes = agreed_task(sites, config.sites.names)
             columns = agreed_columns(sites, config.sites.names)
-            algorithm = algorithm_named(config.algorithm)(config, task)
+            algorithm = build_algorithm(config, task)
             run.describe(site_manifest(algorithm, classes, all(site.pixels for site in sites.values()), columns))
         algorithm = run.algorithm()
         classes, columns, most = np.asarray(run.classes), run.manifest.get("columns"), config.sites.max_update

@@ -14,7 +14,7 @@ from typing import Any, TextIO
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import explained
 from fedspm.report.html import write_report
-from fedspm.runs.compatibility import differences, prolongs
+from fedspm.runs.compatibility import differences, extends
 from fedspm.runs.config import Config, resolve
 from fedspm.runs.folder import Run
 from fedspm.training.loop import train
@@ -51,10 +51,10 @@ def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> No
         if (folder / "manifest.json").exists():
             run = Run.open(folder, config.encoders)
             refuse_other_settings(run, config)
-            checkpoint, federation = run.go_on()
-            run.prolong(config.rounds, command)
+            checkpoint, federation = run.resume()
+            run.extend(config.rounds, command)
         else:
-            Run(folder).sweep()  # killed before the manifest was there: nothing has begun
+            Run(folder).remove_leftovers()  # killed before the manifest was there: nothing has begun
             (folder / "config.toml").unlink(missing_ok=True)
             run, federation = Run.begin(folder, config, command)
         done = train(config, federation, run.algorithm(), run, teller, checkpoint)
@@ -65,12 +65,12 @@ def train_cell(folder: Path, config: Config, command: str, teller: Teller) -> No
 def refuse_other_settings(run: Run, config: Config) -> None:
     """More rounds of the same schedule are welcome."""
     known = run.config
-    if prolongs(known, config):
+    if extends(known, config):
         raise FedSPMError(
             f"{run.path} has gone on to {known.rounds} rounds; ask for --rounds {known.rounds}, or give another folder"
         )
     different = differences(known, config)
-    if different and not prolongs(config, known):
+    if different and not extends(config, known):
         raise FedSPMError(
             f"{run.path} was made with other settings ({'; '.join(different)}); choose another folder, or delete it"
         )

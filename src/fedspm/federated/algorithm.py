@@ -4,8 +4,6 @@ import math
 import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from functools import cached_property
 from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -21,6 +19,7 @@ from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean, PerClient, Reply
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
 from fedspm.federated.steps import Asked
+from fedspm.federated.task import Task
 from fedspm.nn.encoder import Encoder, build_encoder
 from fedspm.nn.sgd import Batch
 
@@ -37,36 +36,6 @@ class Exchange(Protocol):
     def round(self) -> int: ...
 
     def __call__(self, step: "Step[Answer]", shared: Tensors, **arguments: Tensor) -> Answer: ...
-
-
-@dataclass(frozen=True)
-class Task:
-    """What everybody knows before training: the shape of a row, the classes, the clients and their sizes."""
-
-    shape: tuple[int, ...]
-    classes: int
-    names: tuple[str, ...]
-    counts: tuple[int, ...]
-
-    @classmethod
-    def of_description(cls, known: Mapping[str, Any]) -> "Task":
-        """From what a server tells the sites of a run."""
-        return cls(tuple(known["shape"]), len(known["classes"]), tuple(known["names"]), tuple(known["counts"]))
-
-    @property
-    def clients(self) -> int:
-        return len(self.names)
-
-    @cached_property
-    def sizes(self) -> Float[Tensor, "m 1"]:
-        """n_i, a row each"""
-        return torch.tensor(self.counts, dtype=torch.float32)[:, None]
-
-    @cached_property
-    def sample_fraction(self) -> Float[Tensor, " m"]:
-        """ρ_i = n_i / n"""
-        counts = torch.tensor(self.counts, dtype=torch.float64)
-        return (counts / counts.sum()).float()
 
 
 class Algorithm(ABC):

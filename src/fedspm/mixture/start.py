@@ -10,11 +10,12 @@ from torch import Tensor, nn
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Algorithm, Exchange, Task
+from fedspm.federated.algorithm import Algorithm, Exchange
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.settings import Settings
 from fedspm.federated.steps import Asked
+from fedspm.federated.task import Task
 from fedspm.mixture import kmeans_init
 from fedspm.nn.sgd import chunks
 

@@ -13,10 +13,7 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import safetensors
-from safetensors.torch import load, save
-
-from fedspm.base.tensors import Tensors, plain
+from fedspm.base.tensors import Tensors, read_tensors, tensor_bytes
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.base.files import as_file_name, folder_atomically, read_json, sha256
 
@@ -43,7 +40,7 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
         digests: dict[str, str] = {}
 
         def write(file: str, tensors: Tensors) -> str:
-            content = save(plain(tensors))
+            content = tensor_bytes(tensors)
             (temporary / file).write_bytes(content)
             digests[file] = sha256(content)
             return file
@@ -73,8 +70,8 @@ def newest_checkpoint(run: Path, clients: Collection[str], *, across_sites: bool
         if files.keys() != set(clients) and (files or not across_sites):
             raise DamagedFile(f"{folder / 'state.json'} is damaged: its clients are not those of the manifest")
         digests = dict(state.get("sha256", {}))  # runs of before 2026-11-17 have none
-        shared = read_tensors(folder / SHARED, digests.get(SHARED))
-        privates = {name: read_tensors(folder / file, digests.get(file)) for name, file in files.items()}
+        shared = read_tensors(folder / SHARED, digests.get(SHARED)).tensors
+        privates = {name: read_tensors(folder / file, digests.get(file)).tensors for name, file in files.items()}
         counts = state.get("releases")
         releases = None if counts is None else {name: int(count) for name, count in dict(counts).items()}
         return Checkpoint(int(state["round"]), float(state["seconds"]), shared, privates, releases)
@@ -110,16 +107,3 @@ def checkpoint_folders(run: Path) -> list[Path]:
 
 def round_of(folder: Path) -> int:
     return int(folder.name.removeprefix("round-"))
-
-
-def read_tensors(path: Path, digest: str | None = None) -> Tensors:
-    try:
-        content = path.read_bytes()
-        if digest not in (None, sha256(content)):
-            raise DamagedFile(f"{path} is damaged: its SHA-256 is not the one that was written down with it")
-        tensors: Tensors = load(content)
-    except FileNotFoundError as error:
-        raise DamagedFile(f"{path} is missing") from error
-    except (OSError, safetensors.SafetensorError) as error:
-        raise DamagedFile(f"{path} is damaged: {error}") from error
-    return tensors

@@ -136,12 +136,12 @@ class Config(Settings):
         """The value of a dotted key."""
         return functools.reduce(getattr, key.split("."), self)
 
-    def said(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Every value that means something, defaults included; resolving it again gives an equal configuration."""
         return self.model_dump(mode="json", exclude_none=True, exclude=meaningless(self.data.name))
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(self.said())
+        return tomli_w.dumps(self.to_dict())
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -168,10 +168,10 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     return config
 
 
-def recorded(said: Mapping[str, Any]) -> Config:
+def recorded(settings: Mapping[str, Any]) -> Config:
     """A configuration that was written down. A key that it lacks came later and has the default of its field, which is
     how things were before: not what today's preset sets."""
-    return _made(merged(Config().model_dump(), _known(said)))
+    return _made(merged(Config().model_dump(), _known(settings)))
 
 
 def _known(wanted: Mapping[str, Any]) -> dict[str, Any]:

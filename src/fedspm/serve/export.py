@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import file_names, folder_atomically, sha256
 from fedspm.base.plugins import require_allowed
@@ -16,9 +16,10 @@ from fedspm.base.randomness import torch_generator
 from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
 from fedspm.data.images import UNIT
-from fedspm.federated.algorithm import Algorithm, Task
+from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings
+from fedspm.federated.task import Task
 from fedspm.nn.sgd import chunks
 from fedspm.runs.folder import GIVEN, Run
 from fedspm.serve.bundle import FORMAT, Card, load_node, load_router, mean_row, pack, read_card, version_of
@@ -104,7 +105,7 @@ def export_site(kept: AtSite, out: Path, encoders: Collection[str] = ()) -> str:
     settings, task = Settings.model_validate(kept.description["settings"]), Task.of_description(kept.description)
     for name in settings.encoders:
         require_allowed(name, encoders)
-    algorithm = servable(algorithm_named(settings.algorithm)(settings, task), settings.algorithm)
+    algorithm = servable(build_algorithm(settings, task), settings.algorithm)
     algorithm.require_fit(kept.shared)
     i = task.names.index(kept.name)
     version = version_of([algorithm.router_part(kept.shared)])

@@ -261,7 +261,7 @@ def _releases(algorithm: Algorithm, federation: Federation | None, run: Run, che
     if federation is not None:
         return Releases(before)
     asked = run.releases()
-    return Releases({name: max(before.get(name, 0), asked.get(name, 0)) for name in before | asked}, run.keep_releases)
+    return Releases({name: max(before.get(name, 0), asked.get(name, 0)) for name in before | asked}, run.save_releases)
 
 
 def _privacy(algorithm: Algorithm, shared: Tensors, engine: Engine) -> dict[str, Any]:
@@ -281,7 +281,7 @@ def keep_sketch(algorithm: Algorithm, engine: Engine, shared: Tensors, run: Run,
         engine.begin_round(done - 1)
     engine.invite_all()
     with suppress(TooFewSites):
-        run.keep_sketch(vars(algorithm.sketch(shared, engine)))
+        run.save_sketch(vars(algorithm.sketch(shared, engine)))
 
 
 class Clock:

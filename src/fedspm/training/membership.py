@@ -3,26 +3,26 @@
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import folder_atomically
 from fedspm.data.federation import Federation
 from fedspm.data.newcomer import Likeness
 from fedspm.engines.local import LocalEngine
-from fedspm.federated.algorithm import Task
 from fedspm.federated.client import Client
 from fedspm.federated.evaluation import evaluate
 from fedspm.mixture.model import TILT
 from fedspm.mixture.onboarding import Newcomers, Sketch, among
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import Config, resolve
-from fedspm.runs.folder import Run, refuse_existing, require_same
+from fedspm.runs.folder import Run
+from fedspm.runs.lock import refuse_existing
 from fedspm.runs.manifest import ELSEWHERE, facts, manifest
 
 TABLES = (*TILT, "tau")  # shared tables with a row a client
@@ -57,7 +57,7 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
         with _unless(by_sketch):
             run.require_rows()
             together = config.federation(again=True)
-            require_same(run, together.without([name]))
+            run.require_same(together.without([name]))
             federation = together
     train = federation.train[-1] if federation else config.newcomer(name, _likeness(run))[0]
     if len(train) < (least := max(config.min_count, config.components)):
@@ -141,7 +141,7 @@ def _opened(run: Run) -> tuple[Newcomers, Checkpoint]:
 
 def _changed(config: Config, **data: Any) -> Config:
     """The configuration with other clients."""
-    settings = config.said()
+    settings = config.to_dict()
     changes = {"joined": {key: str(path) for key, path in data["joined"].items()}} if "joined" in data else data
     return resolve(settings | {"data": settings["data"] | changes})
 
@@ -171,7 +171,7 @@ def _derived(
         made = Run.create(temporary, config, about)
         made.save(after, config.keep_checkpoints)
         if sketch:
-            made.keep_sketch(vars(sketch))
+            made.save_sketch(vars(sketch))
         if federation is not None:
             model = made.model()
             parameters = model.algorithm.parameters(model.shared, model.privates[0])
@@ -184,8 +184,8 @@ def _derived_manifest(
     run: Run, config: Config, counts: Mapping[str, int], federation: Federation | None, command: str
 ) -> dict[str, Any]:
     """Of what a run became when a client came or went; its rows may be elsewhere."""
-    task = Task(run.task.shape, run.task.classes, tuple(counts), tuple(counts.values()))
-    algorithm = algorithm_named(config.algorithm)(config, task)
+    task = replace(run.task, names=tuple(counts), counts=tuple(counts.values()))
+    algorithm = build_algorithm(config, task)
     known = run.manifest | facts(algorithm, run.classes, command) | {"data_fingerprint": ELSEWHERE}
     if federation is not None:
         known = manifest(federation, algorithm, command)

@@ -8,13 +8,13 @@ import torch
 
 pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 
-from fedspm.algorithms import ALGORITHMS, algorithm_named
+from fedspm.algorithms import ALGORITHMS, build_algorithm
 from fedspm.engines.flower import wire
 from fedspm.engines.flower.site import Site, SiteConfig
 from fedspm.engines.flower.site_data import save_rows
-from fedspm.federated.algorithm import Task
 from fedspm.federated.settings import FASTEST
 from fedspm.federated.steps import ATTEMPTS
+from fedspm.federated.task import Task
 from fedspm.mixture.model import initial_shared_heads
 from fedspm.runs.config import OF_DATA, PRESETS, resolve
 from small import small_settings, toy_rows
@@ -33,7 +33,7 @@ class Server:
         self.config = SiteConfig(**made | {"algorithms": tuple(ALGORITHMS)} | site)
         self.site = Site(self.config)
         task = Task((FEATURES,), 2, NAMES, (len(rows[1]), len(rows[1])))
-        self.algorithm = algorithm_named(settings.algorithm)(settings, task)
+        self.algorithm = build_algorithm(settings, task)
         known = {"names": NAMES, "counts": task.counts, "shape": task.shape, "classes": ["ill", "well"]}
         self.description = known | {"settings": settings.model_dump(mode="json")}
         self.refusals = []

@@ -20,7 +20,7 @@ import torch
 from flwr.app import RecordDict
 from pydantic import Field, ValidationError
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import DamagedFile, FedSPMError, Refused
 from fedspm.base.plugins import ENCODERS
 from fedspm.base.schema import Strict, problem
@@ -31,12 +31,13 @@ from fedspm.engines.flower.request_guard import fingerprint, require_allowed, re
 from fedspm.engines.flower.site_data import SiteRows, is_function, load_rows
 from fedspm.engines.flower.site_store import Store, noise_secret
 from fedspm.engines.local import choose_device
-from fedspm.federated.algorithm import Algorithm, Task
+from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
 from fedspm.federated.evaluation import count_right
 from fedspm.federated.gate import require_declared_reply, require_step
 from fedspm.federated.replies import PerClient, Reply
 from fedspm.federated.settings import Block, Settings
+from fedspm.federated.task import Task
 from fedspm.federated.transforms import ReplyTransform
 from fedspm.version import __version__
 
@@ -211,7 +212,7 @@ class Site:
         """The run of a description, which this site is willing to take part in."""
         self._require_willing(description)
         settings, task = self._settings(description), Task.of_description(description)
-        algorithm = algorithm_named(settings.algorithm)(settings, task)
+        algorithm = build_algorithm(settings, task)
         self._require_safe(algorithm)
         rows = self.rows
         if "columns" in description:  # runs of before 2026-11-18 have none
