@@ -16,11 +16,13 @@ import torch
 from fedspm import Federation
 from fedspm.algorithms import ALGORITHMS, build_algorithm
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.evaluation import evaluate
 from fedspm.federated.task import Task
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run
-from fedspm.training.loop import begin, evaluated, one_round
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 
 BLOCK = {"steps": 1, "encoder": "mlp"}
 
@@ -45,7 +47,9 @@ def measure(name: str, federation: Federation) -> None:
         with LocalEngine(federation, seed=0, workers=1, device="cpu") as other:
             other.restore(1, checkpoint.privates)
             resumed = one_round(algorithm, other, checkpoint.shared, 1)
-        spent["evaluation"], _ = timed(lambda: evaluated(algorithm, engine, straight, federation))
+        spent["evaluation"], _ = timed(
+            lambda: evaluate(personalised(algorithm, engine, straight), federation, engine.map)
+        )
     same = all(torch.equal(straight[key], resumed[key]) for key in straight)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     parts = "  ".join(f"{part} {seconds:6.2f}" for part, seconds in spent.items())

@@ -29,7 +29,8 @@ from fedspm.nn.sgd import Batches
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 
 
 class Parts:

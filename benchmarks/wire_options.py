@@ -28,13 +28,6 @@ OPTIONS = {
 SHOWN = ("system_accuracy", "average_accuracy", "routing_accuracy", "bytes_up", "bytes_down")
 
 
-class Quiet:
-    def round_done(self, round):
-        return False
-
-    def evaluated(self, metrics): ...
-
-
 def measured(rounds, clients, seed, options):
     settings = {"rounds": rounds, "eval_every": rounds, "seed": seed, "workers": 1, "data": {"clients": clients}}
     config = resolve(settings, {"predictor": {"encoder": "cnn"}}, options)
@@ -43,7 +36,7 @@ def measured(rounds, clients, seed, options):
     with tempfile.TemporaryDirectory() as folder:
         run = Run.create(Path(folder) / "run", config, manifest(federation, algorithm, "wire_options"))
         try:
-            train(config, federation, algorithm, run, Quiet())
+            train(config, algorithm, federation, run=run)
         except TrainingFailed as error:
             return {"failed": str(error)}
         metrics = run.last_metrics()

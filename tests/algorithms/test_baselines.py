@@ -12,7 +12,8 @@ from fedspm.federated.evaluation import evaluate
 from fedspm.federated.task import Task
 from fedspm.mixture.em import of_label
 from fedspm.mixture.model import log_likelihood
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 

@@ -10,7 +10,8 @@ from fedspm.federated.client import Client
 from fedspm.federated.evaluation import Model
 from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 

@@ -10,7 +10,8 @@ from fedspm.data.federation import Truth
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import evaluate, purity_count
 from fedspm.federated.task import Task
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 

@@ -12,7 +12,8 @@ from torch import nn
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.task import Task
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 ROUNDS, STEPS, RATE, MOMENTUM = 2, 3, 0.05, 0.9

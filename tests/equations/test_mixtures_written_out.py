@@ -13,7 +13,8 @@ from fedspm.algorithms.fedgmm import RIDGE
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.task import Task
 from fedspm.mixture.e_step import MIXING_FLOOR
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 C, ROUNDS, STEPS, RATE, MOMENTUM = 2, 2, 3, 0.05, 0.9

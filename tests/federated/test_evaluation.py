@@ -8,7 +8,8 @@ from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import ask, evaluate
 from fedspm.federated.task import Task
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings, toy_rows
 
 

@@ -12,7 +12,8 @@ from fedspm import Federation
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.task import Task
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 FEATURES = {"predictor": nn.Identity(), "router": nn.Identity()}  # the rows themselves: heads and tilts are linear in x

@@ -16,7 +16,8 @@ from fedspm.federated.client import Client
 from fedspm.federated.task import Task
 from fedspm.nn import vmap_solver
 from fedspm.runs.config import resolve
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings, toy_rows
 
 ONES = torch.ones(3)

@@ -18,7 +18,7 @@ from fedspm.federated.task import Task
 from fedspm.runs.manifest import manifest
 from fedspm.serve.export import export
 from fedspm.training.loop import train
-from small import Watcher, modes, toy_rows
+from small import StopAfter, modes, toy_rows
 
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 2}
 SMALL = {"components": 2, "rounds": 4, "eval_every": 2, "workers": 1, "predictor": BLOCK, "router": BLOCK}
@@ -29,7 +29,7 @@ def trained(vectors, tmp_path_factory):
     config = resolve(SMALL)
     algorithm = FedSPM(config, Task.of_federation(vectors))
     run = Run.create(tmp_path_factory.mktemp("runs") / "run", config, manifest(vectors, algorithm, "test"))
-    train(config, vectors, algorithm, run, Watcher())
+    train(config, algorithm, vectors, run=run)
     return run
 
 
@@ -232,7 +232,7 @@ def test_a_run_without_a_row_to_evaluate_on_does_not_begin(archives, tmp_path):
 def stopped(archives, out, algorithm, after, **settings):
     config = resolve({**SMALL, "algorithm": algorithm, "data": {"name": str(archives)}} | settings)
     run, federation = Run.begin(out, config, "test")
-    train(config, federation, run.algorithm(), run, Watcher(after))
+    train(config, run.algorithm(), federation, run=run, callbacks=[StopAfter(after)])
     return run
 
 

@@ -20,7 +20,8 @@ from fedspm.engines.local import LocalEngine
 from fedspm.runs.checkpoints import Checkpoint, checkpoint_folders, write_checkpoint
 from fedspm.runs.folder import Run
 from fedspm.federated.task import Task
-from fedspm.training.loop import Clock, begin, one_round
+from fedspm.training.loop import begin, one_round
+from fedspm.training.clock import Clock
 from small import modes, small_settings
 
 # -- files -------------------------------------------------------------------------------------------------------------

@@ -21,7 +21,6 @@ from fedspm.serve.export import AtSite, export, export_site, is_current
 from fedspm.serve.processes import nodes_of
 from fedspm.training.loop import begin, one_round, train
 from serving import trained
-from small import Watcher
 
 
 @pytest.mark.parametrize(
@@ -123,7 +122,7 @@ def with_rows(vectors, tmp_path_factory):
     block = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 3}
     config = resolve({"data": {"name": str(place / "data")}, "rounds": 1, "predictor": block, "router": block})
     run, federation = Run.begin(place / "run", config, "a test")
-    train(config, federation, run.algorithm(), run, Watcher())
+    train(config, run.algorithm(), federation, run=run)
     export(run, place / "bundle")
     return run, place / "bundle"
 

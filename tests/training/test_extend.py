@@ -12,7 +12,6 @@ from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run
 from fedspm.runs.manifest import manifest
 from fedspm.training.loop import train
-from small import Watcher
 
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 2}
 
@@ -24,7 +23,7 @@ def settings(**changes):
 def trained(folder, vectors, config):
     algorithm = ALGORITHMS[config.algorithm](config, Task.of_federation(vectors))
     run = Run.create(folder, config, manifest(vectors, algorithm, "test"))
-    train(config, vectors, algorithm, run, Watcher())
+    train(config, algorithm, vectors, run=run)
     return run
 
 
@@ -36,7 +35,7 @@ def test_more_rounds_end_where_a_longer_run_does(vectors, tmp_path, name):
     assert run.config.schedule == 4
     assert not run.has_sketch()  # that of round 2 would not fit
     assert run.manifest["command"] == "test; more"
-    train(run.config, vectors, run.algorithm(), run, Watcher(), run.latest())
+    train(run.config, run.algorithm(), vectors, run=run, checkpoint=run.latest())
     assert [line["round"] for line in run.metrics()] == [2, 4]
     for ours, theirs in zip(_states(run), _states(whole), strict=True):
         assert ours.keys() == theirs.keys()
@@ -65,7 +64,7 @@ def test_killed_before_its_new_report_it_is_not_finished(tmp_path, vectors):
     (run.path / "report.html").write_text("after two rounds")
     assert Cell("fedspm", run.config, run.path).finished()
     run.extend(4, "more")
-    train(run.config, vectors, run.algorithm(), run, Watcher(), run.latest())
+    train(run.config, run.algorithm(), vectors, run=run, checkpoint=run.latest())
     assert not Cell("fedspm", run.config, run.path).finished()
 
 

@@ -19,7 +19,7 @@ from fedspm.runs.folder import Run
 from fedspm.serve.export import export
 from fedspm.training.loop import begin, train
 from fedspm.training.membership import TABLES, onboard, remove
-from small import Watcher, small_settings, toy_rows
+from small import small_settings, toy_rows
 
 CLIENTS = {"north": (0.0, False), "south": (1.5, True), "west": (-1.5, False), "east": (3.0, True)}
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 4}
@@ -29,7 +29,7 @@ def trained_on(source, out, **settings):
     common = {"components": 2, "rounds": 8, "workers": 1, "predictor": BLOCK, "router": BLOCK, "em": {"hold": 3}}
     config = resolve(common | {"data": {"name": str(source)}} | settings)
     run, federation = Run.begin(out, config, "a test")
-    train(config, federation, run.algorithm(), run, Watcher())
+    train(config, run.algorithm(), federation, run=run)
     return run
 
 

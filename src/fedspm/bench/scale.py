@@ -24,7 +24,8 @@ from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.federated.task import Task
 from fedspm.report.terminal import console
 from fedspm.runs.config import Config, resolve
-from fedspm.training.loop import begin, in_process, one_round
+from fedspm.training.engine import in_process
+from fedspm.training.loop import begin, one_round
 
 CLIENTS = (8, 32, 128, 512, 1000)
 ROWS_A_CLIENT = 70

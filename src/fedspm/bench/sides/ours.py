@@ -6,9 +6,11 @@ from torch import nn
 from fedspm.algorithms import build_algorithm
 from fedspm.data.federation import Federation, Part
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.evaluation import evaluate
 from fedspm.federated.task import Task
 from fedspm.runs.config import resolve
-from fedspm.training.loop import begin, evaluated, one_round
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 
 from .job import Job, Turns, read
 
@@ -28,7 +30,11 @@ def main(path: str, workers: str) -> None:
         shared = begin(algorithm, engine)
         for number in range(job.rounds):
             shared = one_round(algorithm, engine, shared, number)
-            turns.done(evaluated(algorithm, engine, shared, federation)["system_accuracy"] if job.test else None)
+            if job.test:
+                model = personalised(algorithm, engine, shared)
+                turns.done(evaluate(model, federation, engine.map)["system_accuracy"])
+            else:
+                turns.done(None)
 
 
 def federation_of(job: Job) -> Federation:
