@@ -14,7 +14,6 @@ from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import folder_atomically
 from fedspm.base.layers import dotted
-from fedspm.base.schema import Strict
 from fedspm.base.tensors import Tensors
 from fedspm.data.arrays import as_input, as_labels, in_order, require_finite
 from fedspm.data.federation import Federation
@@ -23,7 +22,7 @@ from fedspm.federated.evaluation import Model, evaluate, require_finite_answers
 from fedspm.federated.task import Task
 from fedspm.nn.sgd import chunks
 from fedspm.runs.checkpoints import Checkpoint
-from fedspm.runs.config import Config, resolve
+from fedspm.runs.config import Config, own_settings, resolve
 from fedspm.runs.folder import GIVEN, Run
 from fedspm.runs.manifest import manifest
 from fedspm.training.callbacks import Callback, EarlyStopping, Progress
@@ -119,16 +118,13 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         if privacy := training.privacy():
             more["privacy"] = privacy
         about = manifest(federation, algorithm, "FederatedClassifier.fit") | more
-        self._fitted(training.model(), config, about, training.round)
         self.history_ = training.history
         self.sketch_ = vars(training.sketch) if training.sketch else None
-        return self
+        return self._fitted(training.model(), config, about, training.round)
 
-    def _fitted(self, model: Model, config: Config, manifest: dict[str, Any], done: int) -> None:
+    def _fitted(self, model: Model, config: Config, manifest: dict[str, Any], done: int) -> "FederatedClassifier":
         self.model_ = model
         self.rounds_done_ = done
-        self.history_: list[dict[str, Any]] = []
-        self.sketch_: Tensors | None = None
         self.privacy_ = manifest.get("privacy")
         self.config_ = config
         self.manifest_ = manifest
@@ -139,6 +135,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = int(np.prod(model.algorithm.task.shape))
         if columns := manifest.get("columns"):
             self.feature_names_in_ = np.asarray(columns, dtype=object)
+        return self
 
     def _require_federation(self, federation: object) -> None:
         if not isinstance(federation, Federation):
@@ -263,8 +260,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         allow: Collection[str] = (),
     ) -> "FederatedClassifier":
         """A model that was saved, or the newest checkpoint of a run. Networks of your own are given again; an encoder
-        that the folder names as "package.module:factory" is imported only if `allow` has that name. `history_` is empty;
-        that of a run is `load_run(path).metrics()`."""
+        that the folder names as "package.module:factory" is imported only if `allow` has that name. `history_` is then
+        empty; the metrics of a run are `load_run(path).metrics()`."""
         run = Run.open(Path(path), allow)
         networks = {role: network for role, network in (("predictor", predictor), ("router", router)) if network}
         config = run.config
@@ -280,29 +277,12 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             }
         if config.privacy.clip is not None and "privacy" not in about and (metrics := run.metrics()):
             about["privacy"] = metrics[-1]["privacy"]
-        estimator = cls(**plain, **others, settings=_differences(config))
-        estimator._fitted(run.model(networks), config, about, run.last_round() or 0)
+        estimator = cls(**plain, **others, settings=own_settings(config, {*OF_RUNS, *PLAIN, *ENCODERS}))
+        estimator.history_ = []
         estimator.sketch_ = run.sketch() if run.has_sketch() else None
-        return estimator
-
-
-def _differences(config: Config) -> dict[str, Any]:
-    """What a configuration says beyond its preset and the parameters of the estimator, by dotted key."""
-    usual = resolve({"preset": config.preset, "data": {"name": IN_MEMORY}})
-    different: dict[str, Any] = {}
-    for name, value in config:
-        if name in OF_RUNS:
-            continue
-        if isinstance(value, Strict):
-            pairs = [(f"{name}.{key}", inner, getattr(getattr(usual, name), key)) for key, inner in value]
-        elif isinstance(value, dict):
-            pairs = [(f"{name}.{key}", inner, None) for key, inner in value.items()]
-        else:
-            pairs = [(name, value, getattr(usual, name))]
-        different |= {key: inner for key, inner, default in pairs if inner != default}
-    given = {*PLAIN, "predictor.encoder", "router.encoder"}
-    return {key: value for key, value in different.items() if key not in given}
+        return estimator._fitted(run.model(networks), config, about, run.last_round() or 0)
 
 
 OF_RUNS = ("data", "shift", "sites", "engine", "diagnose_every", "keep_checkpoints", "tensorboard")
 PLAIN = ("algorithm", "components", "rounds", "horizon", "variant", "preset", "workers", "device", "seed", "eval_every")
+ENCODERS = ("predictor.encoder", "router.encoder")

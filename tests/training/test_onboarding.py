@@ -286,10 +286,28 @@ def test_other_refusals(once, place, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_of_rows_in_memory_has_no_sketch(vectors, place, tmp_path):
+def test_a_newcomer_joins_a_model_that_was_fitted_on_arrays(vectors, place, tmp_path):
+    """By its sketch: the rows of the others were never in a file."""
+    model = FederatedClassifier(components=2, rounds=4, workers=1, settings={"em.hold": 1}).fit(vectors)
+    model.save(tmp_path / "model")
+    FederatedClassifier.load(tmp_path / "model").save(tmp_path / "copy")
+    east = place / "east.npz"
+    for name in ("model", "copy"):
+        run = Run.open(tmp_path / name)
+        with pytest.raises(FedSPMError, match="was trained on arrays in memory"):
+            onboard(run, "east", east, tmp_path / "out", "x")
+        done = onboard(run, "east", east, tmp_path / f"{name}-and-east", "x", by_sketch=True)
+        assert done.run.task.names == (*vectors.names, "east")
+        x, _ = toy_rows(60, *CLIENTS["east"], seed=13)
+        posterior = FederatedClassifier.load(done.run.path).route(x)
+        assert (posterior.argmax(1) == 3).mean() > 0.8
+
+
+def test_an_older_model_of_rows_in_memory_has_no_sketch(vectors, place, tmp_path):
     """`fedspm resume`, which would write one, refuses it: the rows are gone."""
     FederatedClassifier(components=2, rounds=1, workers=1).fit(vectors).save(tmp_path / "model")
-    with pytest.raises(FedSPMError, match=r"no sketch .*; FederatedClassifier writes none; train with `fedspm train"):
+    (tmp_path / "model" / "sketch.safetensors").unlink()
+    with pytest.raises(FedSPMError, match=r"no sketch .*; an older version of FederatedClassifier saved it; fit and"):
         onboard(Run.open(tmp_path / "model"), "east", place / "east.npz", tmp_path / "out", "x", by_sketch=True)
 
 

@@ -3,7 +3,7 @@
 import functools
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -172,6 +172,21 @@ def recorded(settings: Mapping[str, Any]) -> Config:
     """A configuration that was written down. A key that it lacks came later and has the default of its field, which is
     how things were before: not what today's preset sets."""
     return _made(merged(Config().model_dump(), _known(settings)))
+
+
+def own_settings(config: Config, without: Collection[str]) -> dict[str, Any]:
+    """What a model that was fitted on arrays says beyond its preset, by dotted key, without these tables and keys."""
+    usual = resolve({"preset": config.preset, "data": {"name": IN_MEMORY}})
+    different: dict[str, Any] = {}
+    for name, value in config:
+        if isinstance(value, Strict):
+            pairs = [(f"{name}.{key}", inner, getattr(getattr(usual, name), key)) for key, inner in value]
+        elif isinstance(value, dict):
+            pairs = [(f"{name}.{key}", inner, None) for key, inner in value.items()]
+        else:
+            pairs = [(name, value, getattr(usual, name))]
+        different |= {key: inner for key, inner, default in pairs if inner != default}
+    return {key: value for key, value in different.items() if not {key, key.split(".")[0]} & set(without)}
 
 
 def _known(wanted: Mapping[str, Any]) -> dict[str, Any]:
