@@ -1,4 +1,4 @@
-"""A client comes to a trained run or leaves it: a new run folder, in which nothing of the others has changed."""
+"""A client joins or leaves a trained run: the result is a new run folder, in which nothing of the others has changed."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -25,7 +25,7 @@ from fedspm.runs.folder import Run
 from fedspm.runs.lock import refuse_existing
 from fedspm.runs.manifest import ELSEWHERE, facts, manifest
 
-TABLES = (*TILT, "tau")  # shared tables with a row a client
+TABLES = (*TILT, "tau")  # shared tables with one row per client
 
 
 @dataclass(frozen=True)
@@ -39,7 +39,7 @@ class Onboarded:
 def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sketch: bool = False) -> Onboarded:
     """Fit a newcomer's head, mixing weights and tilt: with the other clients' help, or from the run's sketch."""
     refuse_existing(out)
-    algorithm, before = _opened(run)
+    algorithm, before = _algorithm_and_checkpoint(run)
     if run.config.privacy.noise:
         raise FedSPMError(
             f"{run.path} was trained with privacy.noise, and what a newcomer is compared with carries none: train anew"
@@ -50,11 +50,11 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
         raise FedSPMError(
             f"no client of {run.path} has {run.config.min_count} rows (min_count) to compare a newcomer with"
         )
-    config = _changed(run.config, joined={**run.config.data.joined, name: data})
+    config = _with_other_clients(run.config, joined={**run.config.data.joined, name: data})
     sketch = Sketch(**run.sketch()) if by_sketch or run.has_sketch() else None
     federation = None
     if run.has_rows or not by_sketch:
-        with _unless(by_sketch):
+        with _only_for_evaluation(optional=by_sketch):
             run.require_rows()
             together = config.federation(again=True)
             run.require_same(together.without([name]))
@@ -89,7 +89,7 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
 def remove(run: Run, name: str, out: Path, command: str) -> Run:
     """Drop a client's tilt row, its private state, its part of the sketch and its share of the prior."""
     refuse_existing(out)
-    algorithm, before = _opened(run)
+    algorithm, before = _algorithm_and_checkpoint(run)
     names = algorithm.task.names
     if name not in names:
         raise FedSPMError(f"{run.path} has no client {name!r}; its clients are {', '.join(names)}")
@@ -97,9 +97,9 @@ def remove(run: Run, name: str, out: Path, command: str) -> Run:
         raise FedSPMError(f"{run.path} has two clients only; without {name!r} there would be nobody to choose from")
     data = run.config.data
     if name in data.joined:
-        config = _changed(run.config, joined={key: path for key, path in data.joined.items() if key != name})
+        config = _with_other_clients(run.config, joined={key: path for key, path in data.joined.items() if key != name})
     else:
-        config = _changed(run.config, without=[*data.without, name])
+        config = _with_other_clients(run.config, without=[*data.without, name])
     gone = names.index(name)
     kept = [i for i in range(len(names)) if i != gone]
     shared = before.shared | {table: before.shared[table][kept] for table in TABLES}
@@ -110,7 +110,7 @@ def remove(run: Run, name: str, out: Path, command: str) -> Run:
     privates = {key: private for key, private in before.privates.items() if key != name}
     federation = None
     if run.has_rows:
-        with _unless(True):
+        with _only_for_evaluation(optional=True):
             federation = run.federation().without([name])
     counts = {key: count for key, count in _counts(algorithm).items() if key != name}
     releases = {key: count for key, count in (before.releases or {}).items() if key != name}
@@ -119,17 +119,17 @@ def remove(run: Run, name: str, out: Path, command: str) -> Run:
 
 
 @contextmanager
-def _unless(needless: bool) -> Iterator[None]:
-    """Rows that cannot be had any more are no reason to stop if nothing but the evaluation needs them."""
+def _only_for_evaluation(optional: bool) -> Iterator[None]:
+    """Rows that cannot be had any more are worth a warning, not an error, if nothing but the evaluation needs them."""
     try:
         yield
     except FedSPMError as error:
-        if not needless:
+        if not optional:
             raise
         warnings.warn(f"not evaluated: {error}", stacklevel=4)
 
 
-def _opened(run: Run) -> tuple[Newcomers, Checkpoint]:
+def _algorithm_and_checkpoint(run: Run) -> tuple[Newcomers, Checkpoint]:
     model = run.model()
     if not isinstance(model.algorithm, Newcomers):
         raise FedSPMError(
@@ -139,8 +139,8 @@ def _opened(run: Run) -> tuple[Newcomers, Checkpoint]:
     return model.algorithm, run.latest()
 
 
-def _changed(config: Config, **data: Any) -> Config:
-    """The configuration with other clients."""
+def _with_other_clients(config: Config, **data: Any) -> Config:
+    """The configuration with other values of `data.joined` or `data.without`."""
     settings = config.to_dict()
     changes = {"joined": {key: str(path) for key, path in data["joined"].items()}} if "joined" in data else data
     return resolve(settings | {"data": settings["data"] | changes})
