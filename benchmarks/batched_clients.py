@@ -11,10 +11,10 @@ import numpy as np
 from torch import Tensor
 
 from fedspm import Federation
-from fedspm.algorithms import ALGORITHMS, algorithm_named
+from fedspm.algorithms import ALGORITHMS, build_algorithm
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.task import Task
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import task_of
 from fedspm.training.loop import begin, one_round
 
 BLOCK = {"encoder": "mlp", "steps": 10, "batch_size": 32}
@@ -31,7 +31,8 @@ def federation(clients: int, features: int) -> Federation:
 
 def measure(name: str, known: Federation, at_once: int) -> None:
     settings = {"algorithm": name, "rounds": ROUNDS, "predictor": BLOCK, "router": BLOCK}
-    algorithm = algorithm_named(name)(resolve(settings, {"em": {"start": "random", "hold": 0}}), task_of(known))
+    config = resolve(settings, {"em": {"start": "random", "hold": 0}})
+    algorithm = build_algorithm(config, Task.of_federation(known))
     spent: dict[int, list[float]] = {1: [], at_once: []}
     states: dict[int, dict[str, Tensor]] = {}
     engines = {k: LocalEngine(known, seed=0, workers=1, device="cpu", clients_at_once=k) for k in spent}

@@ -16,7 +16,7 @@ from fedspm.training.loop import one_round
 
 def main(folder: Path, repeats: int) -> None:
     run = Run.open(folder)
-    checkpoint, federation = run.go_on()
+    checkpoint, federation = run.resume()
     assert checkpoint is not None
     algorithm, shared = run.algorithm(), checkpoint.shared
     with LocalEngine(federation, seed=run.config.seed, workers=1, device="cpu") as engine:

@@ -27,7 +27,7 @@ from fedspm.training.membership import onboard
 
 def whole(run: Run, name: str) -> Federation:
     """The federation with the client that was held out."""
-    settings = run.config.said()
+    settings = run.config.to_dict()
     settings["data"]["without"] = [each for each in run.config.data.without if each != name]
     return resolve(settings).federation()
 
@@ -59,7 +59,7 @@ def main() -> None:
         assert isinstance(algorithm, Newcomers)
         with LocalEngine(federation.without([name]), seed=run.config.seed, workers=run.config.workers) as engine:
             engine.restore(checkpoint.round, checkpoint.privates)
-            run.keep_sketch(vars(algorithm.sketch(checkpoint.shared, engine)))
+            run.save_sketch(vars(algorithm.sketch(checkpoint.shared, engine)))
     rows = "{:28} system {:.4f}, of its rows {:.4f}"
     print(rows.format(f"without {name}", *before(run.model(), federation, name)), flush=True)
     with tempfile.TemporaryDirectory() as place:

@@ -14,11 +14,15 @@ import numpy as np
 import torch
 
 from fedspm import Federation
-from fedspm.algorithms import ALGORITHMS, algorithm_named
+from fedspm.algorithms import ALGORITHMS, build_algorithm
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.evaluation import evaluate
+from fedspm.federated.task import Task
+from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import Checkpoint, Run, task_of
-from fedspm.training.loop import begin, evaluated, one_round
+from fedspm.runs.folder import Run
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 
 BLOCK = {"steps": 1, "encoder": "mlp"}
 
@@ -31,7 +35,7 @@ def timed(work: Callable[[], object]) -> tuple[float, object]:
 
 def measure(name: str, federation: Federation) -> None:
     config = resolve({"algorithm": name, "rounds": 2, "predictor": BLOCK, "router": BLOCK, "em": {"hold": 0}})
-    algorithm = algorithm_named(name)(config, task_of(federation))
+    algorithm = build_algorithm(config, Task.of_federation(federation))
     spent = {}
     with tempfile.TemporaryDirectory() as folder, LocalEngine(federation, seed=0, workers=1, device="cpu") as engine:
         run = Run(Path(folder))
@@ -43,7 +47,9 @@ def measure(name: str, federation: Federation) -> None:
         with LocalEngine(federation, seed=0, workers=1, device="cpu") as other:
             other.restore(1, checkpoint.privates)
             resumed = one_round(algorithm, other, checkpoint.shared, 1)
-        spent["evaluation"], _ = timed(lambda: evaluated(algorithm, engine, straight, federation))
+        spent["evaluation"], _ = timed(
+            lambda: evaluate(personalised(algorithm, engine, straight), federation, engine.map)
+        )
     same = all(torch.equal(straight[key], resumed[key]) for key in straight)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     parts = "  ".join(f"{part} {seconds:6.2f}" for part, seconds in spent.items())

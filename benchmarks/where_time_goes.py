@@ -15,19 +15,22 @@ from unittest.mock import patch
 
 import torch
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.layers import parse_assignments
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
 from fedspm.federated.evaluation import evaluate
 from fedspm.federated.replies import Mean
+from fedspm.federated.task import Task
 from fedspm.nn import sgd
 from fedspm.nn.encoder import Encoder
 from fedspm.nn.sgd import Batches
+from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import Checkpoint, Run, task_of
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.runs.folder import Run
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 
 
 class Parts:
@@ -80,7 +83,7 @@ def main(rounds, settings):
     torch.set_num_threads(1)
     config = resolve({"data": {"name": "fashion-mnist"}, "em": {"start": "random"}}, settings)
     federation = config.federation()
-    algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
+    algorithm = build_algorithm(config, Task.of_federation(federation))
     parts = Parts()
     with LocalEngine(federation, seed=0, workers=1, device="cpu") as engine:
         shared = one_round(algorithm, engine, begin(algorithm, engine), 0)

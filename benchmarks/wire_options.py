@@ -8,10 +8,11 @@ import sys
 import tempfile
 from pathlib import Path
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import TrainingFailed
+from fedspm.federated.task import Task
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import Run, task_of
+from fedspm.runs.folder import Run
 from fedspm.runs.manifest import manifest
 from fedspm.training.loop import train
 
@@ -27,22 +28,15 @@ OPTIONS = {
 SHOWN = ("system_accuracy", "average_accuracy", "routing_accuracy", "bytes_up", "bytes_down")
 
 
-class Quiet:
-    def round_done(self, round):
-        return False
-
-    def evaluated(self, metrics): ...
-
-
 def measured(rounds, clients, seed, options):
     settings = {"rounds": rounds, "eval_every": rounds, "seed": seed, "workers": 1, "data": {"clients": clients}}
     config = resolve(settings, {"predictor": {"encoder": "cnn"}}, options)
     federation = config.federation()
-    algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
+    algorithm = build_algorithm(config, Task.of_federation(federation))
     with tempfile.TemporaryDirectory() as folder:
         run = Run.create(Path(folder) / "run", config, manifest(federation, algorithm, "wire_options"))
         try:
-            train(config, federation, algorithm, run, Quiet())
+            train(config, algorithm, federation, run=run)
         except TrainingFailed as error:
             return {"failed": str(error)}
         metrics = run.last_metrics()

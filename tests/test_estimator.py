@@ -344,7 +344,7 @@ def test_settings_have_dotted_keys(vectors, settings):
         FederatedClassifier(rounds=1).set_params(settings=settings).fit(vectors)
 
 
-@pytest.mark.parametrize("key", ["engine", "eval_every", "data.validation_fraction", "shift.colour", "tensorboard"])
+@pytest.mark.parametrize("key", ["engine", "diagnose_every", "data.validation_fraction", "shift.colour", "tensorboard"])
 def test_settings_that_only_a_run_uses_are_refused(vectors, key):
     with pytest.raises(FedSPMError, match=f"{key.split('.')[0]} is for runs with a folder"):
         FederatedClassifier(rounds=1, settings={key: 1}).fit(vectors)

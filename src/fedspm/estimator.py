@@ -1,6 +1,6 @@
 """FederatedClassifier: the whole system behind scikit-learn's interface."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,22 +10,24 @@ from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import folder_atomically
 from fedspm.base.layers import dotted
-from fedspm.base.schema import Strict
 from fedspm.base.tensors import Tensors
 from fedspm.data.arrays import as_input, as_labels, in_order, require_finite
 from fedspm.data.federation import Federation
 from fedspm.data.settings import IN_MEMORY
 from fedspm.federated.evaluation import Model, evaluate, require_finite_answers
+from fedspm.federated.task import Task
 from fedspm.nn.sgd import chunks
 from fedspm.runs.checkpoints import Checkpoint
-from fedspm.runs.config import Config, resolve
-from fedspm.runs.folder import GIVEN, Run, task_of
+from fedspm.runs.config import Config, own_settings, resolve
+from fedspm.runs.folder import GIVEN, Run
 from fedspm.runs.manifest import manifest
-from fedspm.training.loop import begin, in_process, one_round, personalised
+from fedspm.training.callbacks import Callback, EarlyStopping, Progress
+from fedspm.training.loop import train
+from fedspm.training.validation import hold_out
 
 
 class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
@@ -42,9 +44,20 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     workers, device : "auto" uses all cores, and a GPU if there is one
     seed : everything random is derived from it
     settings : any other configuration, by dotted key: {"router.steps": 20, "predictor.learning_rate": 0.02}
+    eval_every : rounds between evaluations on the federation's test rows, where it has any; see `history_`
+    early_stopping : True, or an `EarlyStopping(…)`: stop when the model no longer improves on validation rows, and keep
+        the one that was best on them
+    validation_fraction : share of every client's training rows that early stopping holds out, and nothing else does
+    callbacks : what else is done around the rounds: docs/callbacks.md
+    verbose : 1 shows a progress bar with the time left and a line for every evaluation; 0 prints nothing
 
     x is standardised by the mean and standard deviation of every channel (images) or feature (vectors) over the
     training rows of all clients with at least `min_count` of them; they are `model.mean_` and `model.scale_`.
+
+    After `fit`, `history_` has one dict per evaluation, as metrics.jsonl of a run: what `evaluate` returns, where there
+    are test rows, under "validation" the same on validation rows, and time, bytes and privacy. The model is that after
+    round `rounds_done_`. `privacy_` is the (ε, δ) of what left the clients in all rounds, with what it does not cover;
+    None where nothing was clipped (`settings={"privacy.clip": …}`).
     """
 
     def __init__(
@@ -62,6 +75,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         device: str = "auto",
         seed: int = 0,
         settings: Mapping[str, Any] | None = None,
+        eval_every: int = 10,
+        early_stopping: bool | EarlyStopping = False,
+        validation_fraction: float = 0.1,
+        callbacks: Sequence[Callback] | None = None,
+        verbose: int = 0,
     ):
         self.algorithm = algorithm
         self.components = components
@@ -75,6 +93,11 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.device = device
         self.seed = seed
         self.settings = settings
+        self.eval_every = eval_every
+        self.early_stopping = early_stopping
+        self.validation_fraction = validation_fraction
+        self.callbacks = callbacks
+        self.verbose = verbose
 
     # -- training ----------------------------------------------------------------------------------------------------
 
@@ -83,19 +106,26 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self._require_federation(federation)
         config = self._config()
         federation.checked()
-        networks = self._networks()
-        algorithm = algorithm_named(config.algorithm)(config, task_of(federation), networks)
-        with in_process(config, federation) as engine:
-            shared = begin(algorithm, engine)
-            for number in range(config.rounds):
-                shared = one_round(algorithm, engine, shared, number)
-            model = personalised(algorithm, engine, shared)
-        self._fitted(model, config, manifest(federation, algorithm, "FederatedClassifier.fit"), config.rounds)
-        return self
+        callbacks = [*([Progress()] if self.verbose else []), *(self.callbacks or ())]
+        rows, validation, more = federation, None, {}
+        if self.early_stopping:
+            stopping = EarlyStopping() if self.early_stopping is True else self.early_stopping
+            callbacks.append(stopping)
+            rows, validation = hold_out(federation, self.validation_fraction, config.seed)
+            more["early_stopping"] = stopping.to_dict() | {"validation_fraction": self.validation_fraction}
+        algorithm = build_algorithm(config, Task.of_federation(rows), self._networks())
+        training = train(config, algorithm, rows, validation=validation, callbacks=callbacks)
+        if privacy := training.privacy():
+            more["privacy"] = privacy
+        about = manifest(federation, algorithm, "FederatedClassifier.fit") | more
+        self.history_ = training.history
+        self.sketch_ = vars(training.sketch) if training.sketch else None
+        return self._fitted(training.model(), config, about, training.round)
 
-    def _fitted(self, model: Model, config: Config, manifest: dict[str, Any], done: int) -> None:
+    def _fitted(self, model: Model, config: Config, manifest: dict[str, Any], done: int) -> "FederatedClassifier":
         self.model_ = model
         self.rounds_done_ = done
+        self.privacy_ = manifest.get("privacy")
         self.config_ = config
         self.manifest_ = manifest
         self.classes_ = np.asarray(manifest["classes"])
@@ -105,6 +135,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.n_features_in_ = int(np.prod(model.algorithm.task.shape))
         if columns := manifest.get("columns"):
             self.feature_names_in_ = np.asarray(columns, dtype=object)
+        return self
 
     def _require_federation(self, federation: object) -> None:
         if not isinstance(federation, Federation):
@@ -206,7 +237,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     # -- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
-        """Write a folder of safetensors, JSON and TOML, of the same form as a run."""
+        """Write a folder of safetensors, JSON and TOML, of the same form as a run; `fedspm onboard --sketch` takes it
+        where the method has density ratios and no noise was added."""
         check_is_fitted(self)
         if Path(path).is_file() or (Path(path).is_dir() and any(Path(path).iterdir())):
             raise FedSPMError(f"{path} already exists and is not touched; choose another folder, or delete it")
@@ -214,7 +246,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         privates = dict(zip(self.client_names_, model.privates, strict=True))
         with folder_atomically(Path(path)) as temporary:
             run = Run.create(temporary, self.config_, self.manifest_)
-            run.save(Checkpoint(self.rounds_done_, 0.0, model.shared, privates), keep=1)
+            kinds = model.algorithm.kinds(model.shared)
+            run.save(Checkpoint(self.rounds_done_, 0.0, model.shared, privates, **kinds), keep=1)
+            if self.sketch_:
+                run.save_sketch(self.sketch_)
 
     @classmethod
     def load(
@@ -226,34 +261,29 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         allow: Collection[str] = (),
     ) -> "FederatedClassifier":
         """A model that was saved, or the newest checkpoint of a run. Networks of your own are given again; an encoder
-        that the folder names as "package.module:factory" is imported only if `allow` has that name."""
+        that the folder names as "package.module:factory" is imported only if `allow` has that name. `history_` is then
+        empty; the metrics of a run are `load_run(path).metrics()`."""
         run = Run.open(Path(path), allow)
         networks = {role: network for role, network in (("predictor", predictor), ("router", router)) if network}
         config = run.config
         plain = {name: getattr(config, name) for name in PLAIN}
-        others = {role: networks.get(role, getattr(config, role).encoder) for role in ("predictor", "router")}
-        estimator = cls(**plain, **others, settings=_differences(config))
-        estimator._fitted(run.model(networks), config, run.manifest, run.last_round() or 0)
-        return estimator
+        others: dict[str, Any] = {
+            role: networks.get(role, getattr(config, role).encoder) for role in ("predictor", "router")
+        }
+        about = run.manifest
+        if stopping := about.get("early_stopping"):
+            others |= {
+                "early_stopping": EarlyStopping.of(stopping),
+                "validation_fraction": stopping["validation_fraction"],
+            }
+        if config.privacy.clip is not None and "privacy" not in about and (metrics := run.metrics()):
+            about["privacy"] = metrics[-1]["privacy"]
+        estimator = cls(**plain, **others, settings=own_settings(config, {*OF_RUNS, *PLAIN, *ENCODERS}))
+        estimator.history_ = []
+        estimator.sketch_ = run.sketch() if run.has_sketch() else None
+        return estimator._fitted(run.model(networks), config, about, run.last_round() or 0)
 
 
-def _differences(config: Config) -> dict[str, Any]:
-    """What a configuration says beyond its preset and the parameters of the estimator, by dotted key."""
-    usual = resolve({"preset": config.preset, "data": {"name": IN_MEMORY}})
-    different: dict[str, Any] = {}
-    for name, value in config:
-        if name in OF_RUNS:
-            continue
-        if isinstance(value, Strict):
-            pairs = [(f"{name}.{key}", inner, getattr(getattr(usual, name), key)) for key, inner in value]
-        elif isinstance(value, dict):
-            pairs = [(f"{name}.{key}", inner, None) for key, inner in value.items()]
-        else:
-            pairs = [(name, value, getattr(usual, name))]
-        different |= {key: inner for key, inner, default in pairs if inner != default}
-    given = {*PLAIN, "predictor.encoder", "router.encoder"}
-    return {key: value for key, value in different.items() if key not in given}
-
-
-OF_RUNS = ("data", "shift", "sites", "engine", "eval_every", "diagnose_every", "keep_checkpoints", "tensorboard")
-PLAIN = ("algorithm", "components", "rounds", "horizon", "variant", "preset", "workers", "device", "seed")
+OF_RUNS = ("data", "shift", "sites", "engine", "diagnose_every", "keep_checkpoints", "tensorboard")
+PLAIN = ("algorithm", "components", "rounds", "horizon", "variant", "preset", "workers", "device", "seed", "eval_every")
+ENCODERS = ("predictor.encoder", "router.encoder")

@@ -9,15 +9,16 @@ from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.base.errors import FedSPMError
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import evaluate
+from fedspm.federated.task import Task
 from fedspm.mixture.model import log_likelihood, of_label
-from fedspm.runs.folder import task_of
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 
 def trained(federation, name, workers=1, **changes):
     settings = small_settings(algorithm=name, **changes)
-    algorithm = algorithm_named(name)(settings, task_of(federation))
+    algorithm = algorithm_named(name)(settings, Task.of_federation(federation))
     with LocalEngine(federation, seed=settings.seed, workers=workers) as engine:
         shared = begin(algorithm, engine)
         for number in range(settings.rounds):
@@ -128,7 +129,7 @@ def test_an_unknown_option_is_named(vectors):
 def test_only_declared_tensors_leave_a_client(vectors):
     for name in ALGORITHMS:
         settings = small_settings(algorithm=name, rounds=2)
-        algorithm = algorithm_named(name)(settings, task_of(vectors))
+        algorithm = algorithm_named(name)(settings, Task.of_federation(vectors))
         seen = []
 
         class Wire(LocalEngine):
@@ -150,7 +151,7 @@ def test_joint_feddrm_is_plain_sgd_with_weight_decay_on_the_weighted_losses(vect
     settings = small_settings(
         algorithm="feddrm", options={"joint": True}, em={"server_step": 1.0, "scaled_steps": False}, rounds=1
     )
-    algorithm = algorithm_named("feddrm")(settings, task_of(vectors))
+    algorithm = algorithm_named("feddrm")(settings, Task.of_federation(vectors))
     assert [encoder.role for encoder in algorithm.encoders] == ["predictor"]
     block, counts = settings.predictor, torch.tensor(vectors.counts)
     expected: dict[str, torch.Tensor] = {}

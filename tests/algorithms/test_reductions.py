@@ -9,13 +9,14 @@ from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
 from fedspm.federated.evaluation import Model
 from fedspm.federated.settings import Settings
-from fedspm.runs.folder import task_of
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.federated.task import Task
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 
 def trained(federation, settings):
-    algorithm = FedSPM(settings, task_of(federation))
+    algorithm = FedSPM(settings, Task.of_federation(federation))
     with LocalEngine(federation, seed=settings.seed, workers=1) as engine:
         shared = begin(algorithm, engine)
         for number in range(settings.rounds):
@@ -84,4 +85,4 @@ def repeated(model, federation, components, weights=None):
         }
         for private in model.privates
     ]
-    return Model(FedSPM(settings, task_of(federation)), shared, privates)
+    return Model(FedSPM(settings, Task.of_federation(federation)), shared, privates)

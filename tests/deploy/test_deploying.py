@@ -24,7 +24,7 @@ from fedspm.engines.flower.site_store import Store, noise_secret
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run
 from fedspm.runs.manifest import site_manifest
-from fedspm.training.loop import begin, one_round, train_on
+from fedspm.training.loop import begin, one_round, train
 from postbox import algorithm_of, loop_engine
 from small import small_settings
 
@@ -114,14 +114,6 @@ def test_what_flower_says_is_passed_on_without_its_boxes():
     assert plainly(boxed) == "Public key is missing."
 
 
-class Silent:
-    def round_done(self, round):
-        return False
-
-    def evaluated(self, metrics):
-        pass
-
-
 def test_a_site_that_missed_the_end_gets_the_last_state_when_the_run_is_resumed(vectors, tmp_path):
     torch.set_num_threads(1)
     config = across_sites(resolve(small_settings(rounds=2).model_dump(exclude_none=True) | {"eval_every": 1}), vectors)
@@ -141,15 +133,15 @@ def test_a_site_that_missed_the_end_gets_the_last_state_when_the_run_is_resumed(
         return FlowerEngine(grid.post, algorithm, vectors.classes, "run1", grid.nodes, print)
 
     south = Store.of(grid.grid.sites[grid.nodes["south"]].config.state, "run1")
-    train_on(engine(), config, None, algorithm, run, Silent())
+    train(config, algorithm, None, engine=engine(), run=run)
     assert set(run.last_metrics()["clients"]) == {"north", "west"}
     before = run.last_metrics()
     (south.folder / "shared.safetensors").unlink()  # as if it had never come
 
-    train_on(engine(), config, None, algorithm, run, Silent(), run.latest())  # it is still not heard
+    train(config, algorithm, None, engine=engine(), run=run, checkpoint=run.latest())  # it is still not heard
     assert run.last_metrics() == before
     lost.clear()
-    train_on(engine(), config, None, algorithm, run, Silent(), run.latest())
+    train(config, algorithm, None, engine=engine(), run=run, checkpoint=run.latest())
     assert set(run.last_metrics()["clients"]) == {"north", "south", "west"}
     assert run.last_metrics()["seconds"] == before["seconds"]
     assert torch.equal(south.last_shared()[0]["tilt.xi"], run.latest().shared["tilt.xi"])

@@ -31,6 +31,14 @@ def test_the_example_of_the_page_on_own_data_runs(capsys):
     assert float(capsys.readouterr().out) > 0.6
 
 
+def test_the_examples_of_the_page_on_callbacks_run(capsys):
+    for code in re.findall(r"```python\n(.*?)```", (DOCS / "callbacks.md").read_text(), re.DOTALL):
+        exec(compile(code, "callbacks.md", "exec"), {})
+    shown = capsys.readouterr().out
+    assert "every client is right on 80% of its test rows" in " ".join(shown.split())
+    assert "True 0." in shown
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_a_page(name):
     page = (DOCS / "algorithms" / f"{name.replace('-', '_')}.md").read_text()

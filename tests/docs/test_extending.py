@@ -53,11 +53,11 @@ def test_a_plugin_is_found_by_name_and_trains(with_plugin, tmp_path, algorithm):
 def test_the_plugins_median_is_the_median(with_plugin):
     code = """
 import torch
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.federated.replies import PerClient
 from fedspm.federated.settings import Settings
-from fedspm.federated.algorithm import Task
-method = algorithm_named("fedmedian")(Settings(algorithm="fedmedian"), Task((4,), 2, ("a", "b", "c"), (9, 9, 9)))
+from fedspm.federated.task import Task
+method = build_algorithm(Settings(algorithm="fedmedian"), Task((4,), 2, ("a", "b", "c"), (9, 9, 9)))
 shared = method.predictor.initial() | {"head.weight": torch.zeros(1, 2, 32), "head.bias": torch.zeros(1, 2)}
 rows = PerClient({c: {k: torch.full_like(v, n) for k, v in shared.items()} for c, n in zip("abc", (1.0, 1e9, 2.0))})
 assert all((value == 2).all() for value in method.server_round(shared, lambda step, shared: rows).values())

@@ -14,7 +14,7 @@ from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
-from fedspm.runs.folder import task_of
+from fedspm.federated.task import Task
 from fedspm.training.loop import begin, one_round
 from small import small_settings
 
@@ -22,7 +22,7 @@ SMALL = {"encoder": "auto", "steps": 2, "batch_size": 16}
 
 
 def train(federation, settings, workers=1):
-    algorithm = FedSPM(settings, task_of(federation))
+    algorithm = FedSPM(settings, Task.of_federation(federation))
     with LocalEngine(federation, seed=settings.seed, workers=workers) as engine:
         shared = begin(algorithm, engine)
         for number in range(settings.rounds):
@@ -84,7 +84,7 @@ class Wire(LocalEngine):
 @pytest.mark.parametrize("start", ["kmeans", "random"])
 def test_only_what_is_declared_leaves_a_client(vectors, start):
     settings = small_settings(em={"start": start, "hold": 1})
-    algorithm = FedSPM(settings, task_of(vectors))
+    algorithm = FedSPM(settings, Task.of_federation(vectors))
     with Wire(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         for number in range(3):
@@ -99,7 +99,7 @@ def test_only_what_is_declared_leaves_a_client(vectors, start):
 
 def test_sums_of_few_rows_stay_at_the_client(vectors):
     settings = small_settings(min_count=100)  # north has 90 rows
-    algorithm = FedSPM(settings, task_of(vectors))
+    algorithm = FedSPM(settings, Task.of_federation(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         engine.init_private(algorithm)
         totals = engine(algorithm.describe, {}).totals()
@@ -113,7 +113,7 @@ def test_an_error_of_a_method_says_where_it_was(vectors, monkeypatch):
     def maximise(self, client, shared, tau):
         raise KeyError("of a plugin")
 
-    algorithm = FedSPM(small_settings(), task_of(vectors))
+    algorithm = FedSPM(small_settings(), Task.of_federation(vectors))
     with LocalEngine(vectors, seed=0, workers=2) as engine:
         shared = begin(algorithm, engine)
         monkeypatch.setattr(FedSPM, "maximise", maximise)
@@ -141,7 +141,7 @@ def test_rows_are_standardised_channel_by_channel_over_all_clients():
     }
     images = {name: x.index_fill(1, torch.tensor([2]), 7.0) for name, x in images.items()}  # a channel that is constant
     federation = Federation.from_arrays({name: (x, torch.arange(len(x)) % 2) for name, x in images.items()})
-    algorithm = FedSPM(small_settings(predictor=CNN, router=CNN), task_of(federation))
+    algorithm = FedSPM(small_settings(predictor=CNN, router=CNN), Task.of_federation(federation))
     with LocalEngine(federation, seed=0, workers=1) as engine:
         engine.init_private(algorithm)
         shared = Algorithm.start(algorithm, engine)
@@ -154,7 +154,7 @@ def test_rows_are_standardised_channel_by_channel_over_all_clients():
 
 
 def test_the_server_knows_which_round_it_extrapolates(vectors, monkeypatch):
-    algorithm = FedSPM(small_settings(), task_of(vectors))
+    algorithm = FedSPM(small_settings(), Task.of_federation(vectors))
     rounds = []
     monkeypatch.setattr(
         "fedspm.algorithms.fedspm.extrapolate",
@@ -182,7 +182,7 @@ def test_no_two_clients_rounds_or_steps_draw_the_same_batches():
 
 def test_a_component_that_dies_makes_no_nan(vectors):
     settings = small_settings(components=3, rounds=2, em={"start": "random", "hold": 0})
-    algorithm = FedSPM(settings, task_of(vectors))
+    algorithm = FedSPM(settings, Task.of_federation(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         for private in engine.privates.values():
@@ -210,7 +210,7 @@ def test_training_never_reads_the_truth():
 
 
 def test_bytes_of_a_round_count_every_tensor_once_a_client(vectors, quick):
-    algorithm = FedSPM(quick, task_of(vectors))
+    algorithm = FedSPM(quick, Task.of_federation(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         one_round(algorithm, engine, shared, 0)

@@ -9,14 +9,15 @@ from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.data.federation import Truth
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import evaluate, purity_count
-from fedspm.runs.folder import task_of
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.federated.task import Task
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 
 def build(federation, name="fedspm", **changes):
     settings = small_settings(algorithm=name, **changes)
-    return algorithm_named(name)(settings, task_of(federation))
+    return algorithm_named(name)(settings, Task.of_federation(federation))
 
 
 def test_whoever_is_not_drawn_keeps_its_state_and_its_row(vectors):

@@ -7,7 +7,7 @@ from torch import nn
 
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines.local import LocalEngine
-from fedspm.runs.folder import task_of
+from fedspm.federated.task import Task
 from fedspm.training.loop import begin, one_round
 from small import small_settings
 
@@ -29,7 +29,7 @@ def settings(variant):
 def test_two_rounds_are_algorithm_1(vectors, variant):
     torch.manual_seed(0)
     networks = {"predictor": nn.Linear(6, 3), "router": nn.Linear(6, 2)}
-    algorithm = FedSPM(settings(variant), task_of(vectors), networks)
+    algorithm = FedSPM(settings(variant), Task.of_federation(vectors), networks)
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         start = begin(algorithm, engine)
         privates = {name: dict(private) for name, private in engine.privates.items()}

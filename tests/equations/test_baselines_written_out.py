@@ -11,8 +11,9 @@ from torch import nn
 
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
-from fedspm.runs.folder import task_of
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.federated.task import Task
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 ROUNDS, STEPS, RATE, MOMENTUM = 2, 3, 0.05, 0.9
@@ -65,7 +66,7 @@ def both(vectors, name, **options):
     torch.manual_seed(0)
     block = {"encoder": "given", "batch_size": 10_000, "steps": STEPS, "learning_rate": RATE, "momentum": MOMENTUM}
     settings = small_settings(algorithm=name, rounds=ROUNDS, predictor=block, options=options)
-    algorithm = algorithm_named(name)(settings, task_of(vectors), {"predictor": nn.Linear(6, 3)})
+    algorithm = algorithm_named(name)(settings, Task.of_federation(vectors), {"predictor": nn.Linear(6, 3)})
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = start = begin(algorithm, engine)
         for number in range(ROUNDS):
@@ -114,7 +115,7 @@ def test_fedavg_ft_passes_over_the_rows_at_the_first_rate(vectors):
 
 
 def test_a_pass_that_does_not_divide_into_batches_reaches_every_row(vectors):
-    algorithm = algorithm_named("fedavg")(small_settings(algorithm="fedavg"), task_of(vectors))
+    algorithm = algorithm_named("fedavg")(small_settings(algorithm="fedavg"), Task.of_federation(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         client = engine._client(0, {})

@@ -6,7 +6,7 @@ import torch
 from fedspm.algorithms import algorithm_named
 from fedspm.bench.round import recorded
 from fedspm.engines.local import LocalEngine
-from fedspm.runs.folder import task_of
+from fedspm.federated.task import Task
 from fedspm.training.loop import begin, one_round
 from small import small_settings
 
@@ -19,7 +19,7 @@ def rounds(federation, name, count, e_step, **block):
     settings = small_settings(
         algorithm=name, predictor=block, router=block, em={"e_step": e_step, "start": "random", "hold": 0}
     )
-    algorithm = algorithm_named(name)(settings, task_of(federation))
+    algorithm = algorithm_named(name)(settings, Task.of_federation(federation))
     with LocalEngine(federation, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         states = []

@@ -11,9 +11,10 @@ from torch import nn
 from fedspm.algorithms import algorithm_named
 from fedspm.algorithms.fedgmm import RIDGE
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.task import Task
 from fedspm.mixture.em import MIXING_FLOOR
-from fedspm.runs.folder import task_of
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 C, ROUNDS, STEPS, RATE, MOMENTUM = 2, 2, 3, 0.05, 0.9
@@ -37,7 +38,7 @@ def test_fedem(vectors, scaled):
     block = {"encoder": "given", "batch_size": 10_000, "steps": STEPS, "learning_rate": RATE, "momentum": MOMENTUM}
     em = {"start": "random", "hold": 0, "scaled_steps": scaled}
     settings = small_settings(algorithm="fedem", rounds=ROUNDS, predictor=block, em=em)
-    algorithm = algorithm_named("fedem")(settings, task_of(vectors), {"predictor": nn.Linear(6, 3)})
+    algorithm = algorithm_named("fedem")(settings, Task.of_federation(vectors), {"predictor": nn.Linear(6, 3)})
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = start = begin(algorithm, engine)
         for number in range(ROUNDS):
@@ -86,7 +87,7 @@ def test_fedem(vectors, scaled):
 @pytest.fixture(scope="module")
 def gmm(vectors):
     settings = small_settings(algorithm="fedgmm", rounds=3)
-    algorithm = algorithm_named("fedgmm")(settings, task_of(vectors))
+    algorithm = algorithm_named("fedgmm")(settings, Task.of_federation(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = one_round(algorithm, engine, begin(algorithm, engine), 0)
         clients = [engine._client(i, engine.privates[name]) for i, name in enumerate(vectors.names)]
@@ -150,7 +151,7 @@ def test_fedgmm_routes_and_predicts_by_its_densities(gmm, vectors):
 
 
 def test_cluster_fl_starts_with_the_cluster_of_most_of_its_rows(vectors):
-    algorithm = algorithm_named("cluster-fl")(small_settings(algorithm="cluster-fl"), task_of(vectors))
+    algorithm = algorithm_named("cluster-fl")(small_settings(algorithm="cluster-fl"), Task.of_federation(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         client = engine._client(0, engine.privates["north"])

@@ -7,18 +7,18 @@ import pytest
 import torch
 
 from fedspm.algorithms.fedspm import FedSPM
+from fedspm.federated.task import Task
 from fedspm.mixture import kmeans_init
 from fedspm.mixture.density_ratio import extrapolate, initial_tilts
 from fedspm.mixture.em import MIXING_FLOOR, head_scale
 from fedspm.mixture.model import initial_shared_heads
 from fedspm.mixture.onboarding import log_total
 from fedspm.mixture.sketch import Sketch
-from fedspm.runs.folder import task_of
 from small import small_settings
 
 
 def fedspm(vectors, **changes):
-    return FedSPM(small_settings(**changes), task_of(vectors))
+    return FedSPM(small_settings(**changes), Task.of_federation(vectors))
 
 
 @pytest.mark.parametrize(("wanted", "first"), [(1.2, 1.2), (4.0, 1.5)])  # three clients: at most 3 / 2
@@ -69,8 +69,8 @@ def test_routing_knows_how_many_rows_a_client_has(vectors):
 
 
 def test_how_clients_are_numbered_changes_no_ones_start(vectors):
-    one = initial_tilts(task_of(vectors), 2, 4, 0)["tilt.xi"]
-    turned = task_of(vectors)
+    one = initial_tilts(Task.of_federation(vectors), 2, 4, 0)["tilt.xi"]
+    turned = Task.of_federation(vectors)
     turned = type(turned)(turned.shape, turned.classes, turned.names[::-1], turned.counts[::-1])
     other = initial_tilts(turned, 2, 4, 0)["tilt.xi"]
     assert torch.equal(one, other.flip(0))

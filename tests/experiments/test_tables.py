@@ -132,7 +132,7 @@ def test_a_schedule_is_the_same_however_it_was_said(tmp_path):
     plan = load_plan("table1")
     (cell,) = plan_cells(plan, Narrowed([0], ["fedavg"], ["fashion-mnist"]), tmp_path)
     said = cell.config.model_copy(update={"horizon": cell.config.rounds})
-    theirs = recorded(tmp_path / "cells.jsonl", [line(cell) | {"settings": said.said()}])
+    theirs = recorded(tmp_path / "cells.jsonl", [line(cell) | {"settings": said.to_dict()}])
     records = Records(tmp_path / "other.jsonl")
     records.borrow([cell], [theirs])
     assert cell in records

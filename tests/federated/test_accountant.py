@@ -5,14 +5,15 @@ import math
 
 import pytest
 
-from fedspm.algorithms import ALGORITHMS, algorithm_named
+from fedspm.algorithms import ALGORITHMS, build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.federated.accountant import epsilon, not_covered, sentence, spent
+from fedspm.federated.task import Task
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import Run, task_of
+from fedspm.runs.folder import Run
 from fedspm.runs.manifest import manifest
 from fedspm.training.loop import train
-from small import Watcher, small_settings
+from small import StopAfter, small_settings
 
 accountants = pytest.importorskip("opacus.accountants", reason="pip install 'fedspm[privacy]'")
 
@@ -21,7 +22,7 @@ NOISE = {"clip": 1.0, "noise": 4.0}
 
 def algorithm_with(federation, **changes):
     settings = small_settings(**{"privacy": NOISE, **changes})
-    return algorithm_named(settings.algorithm)(settings, task_of(federation))
+    return build_algorithm(settings, Task.of_federation(federation))
 
 
 def test_epsilon_is_the_librarys_and_grows():
@@ -75,11 +76,11 @@ def test_a_resumed_run_counts_on_and_reports_the_same(vectors, tmp_path):
     )
     lines = []
     for name, stop in (("whole", None), ("stopped", 3)):
-        algorithm = ALGORITHMS["fedspm"](config, task_of(vectors))
+        algorithm = ALGORITHMS["fedspm"](config, Task.of_federation(vectors))
         run = Run.create(tmp_path / name, config, manifest(vectors, algorithm, "test"))
-        train(config, vectors, algorithm, run, Watcher(stop))
+        train(config, algorithm, vectors, run=run, callbacks=[StopAfter(stop)])
         if stop:
-            train(config, vectors, algorithm, run, Watcher(), run.latest())
+            train(config, algorithm, vectors, run=run, checkpoint=run.latest())
         lines.append([{key: line[key] for key in ("round", "system_accuracy", "privacy")} for line in run.metrics()])
     assert lines[0] == lines[1]
     assert [line["privacy"]["releases"] for line in lines[0]] == [4, 8]
@@ -89,13 +90,13 @@ def test_a_resumed_run_counts_on_and_reports_the_same(vectors, tmp_path):
 
 def test_a_run_of_before_replies_were_counted_is_not_gone_on_with(vectors, tmp_path):
     config = resolve({"components": 2, "rounds": 2, "workers": 1, "privacy": NOISE, "em": {"start": "random"}})
-    algorithm = ALGORITHMS["fedspm"](config, task_of(vectors))
+    algorithm = ALGORITHMS["fedspm"](config, Task.of_federation(vectors))
     run = Run.create(tmp_path / "run", config, manifest(vectors, algorithm, "test"))
-    train(config, vectors, algorithm, run, Watcher(1))
+    train(config, algorithm, vectors, run=run, callbacks=[StopAfter(1)])
     state = next(run.path.glob("checkpoints/round-00001/state.json"))
     known = json.loads(state.read_text())
     assert known.pop("releases") == dict.fromkeys(vectors.names, 2)
     del known["state_sha256"]  # which runs of that time had not either
     state.write_text(json.dumps(known))
     with pytest.raises(FedSPMError, match="did not count noised replies, so no ε is known; train anew"):
-        train(config, vectors, algorithm, run, Watcher(), run.latest())
+        train(config, algorithm, vectors, run=run, checkpoint=run.latest())

@@ -7,8 +7,9 @@ from fedspm import Federation
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import ask, evaluate
-from fedspm.runs.folder import task_of
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.federated.task import Task
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings, toy_rows
 
 
@@ -20,7 +21,7 @@ def federation() -> Federation:
 
 @pytest.mark.parametrize("name", ["fedspm", "fedem", "ditto"])
 def test_small_clients_share_pieces(name, federation):
-    algorithm = algorithm_named(name)(small_settings(algorithm=name), task_of(federation))
+    algorithm = algorithm_named(name)(small_settings(algorithm=name), Task.of_federation(federation))
     embeddings = []
     embed = algorithm.embed
     algorithm.embed = lambda shared, x: embeddings.append(len(x)) or embed(shared, x)

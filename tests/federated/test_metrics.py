@@ -11,8 +11,9 @@ from fedspm import Federation
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import Model, evaluate, from_counts, purity_count
-from fedspm.runs.folder import task_of
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.federated.task import Task
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings, toy_rows
 
 SIZES = {"north": 40, "south": 70, "west": 15}
@@ -27,7 +28,7 @@ def federation():
 
 def looked_at(federation, name):
     """A model after one round, its metrics, and for every test row (home, y, what each client says, the posterior)."""
-    algorithm = algorithm_named(name)(small_settings(algorithm=name), task_of(federation))
+    algorithm = algorithm_named(name)(small_settings(algorithm=name), Task.of_federation(federation))
     with LocalEngine(federation, seed=0, workers=1) as engine:
         model = personalised(algorithm, engine, one_round(algorithm, engine, begin(algorithm, engine), 0))
     rows = []
@@ -87,7 +88,7 @@ def test_a_method_that_cannot_route_answers_by_vote(federation):
     votes = [sum(int(said[i].argmax()) for i in range(3)) >= 2 for _, _, said, _ in rows]
     assert metrics["system_accuracy"] == pytest.approx(np.mean([votes[j] == row[1] for j, row in enumerate(rows)]))
     assert "routing_accuracy" not in metrics
-    algorithm = algorithm_named("ditto")(small_settings(algorithm="ditto"), task_of(federation))
+    algorithm = algorithm_named("ditto")(small_settings(algorithm="ditto"), Task.of_federation(federation))
     answer = Decided(algorithm, {}, [{}] * 3).votes({})
     torch.testing.assert_close(answer, torch.tensor([[1 / 3, 2 / 3]]))
 

@@ -19,9 +19,9 @@ from fedspm.federated.uploads import Shares, Sum, Update
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run
 from fedspm.runs.manifest import manifest
-from fedspm.training.loop import begin, one_round, train_on
+from fedspm.training.loop import begin, one_round, train
 from postbox import algorithm_of, loop_engine
-from small import Watcher, small_settings
+from small import small_settings
 
 NOISE = {"clip": 1.0, "noise": 4.0}
 
@@ -151,7 +151,7 @@ def test_a_server_that_dies_forgets_nothing_that_it_asked_for(vectors, tmp_path)
         post = Post(grid, Waiting(0.2, 1, poll=0.01))
         checkpoint = run.latest() if run.has_checkpoint() else None
         engine = FlowerEngine(post, algorithm, vectors.classes, "run1", nodes)
-        train_on(engine, config, None, algorithm, run, Watcher(), checkpoint)
+        train(config, algorithm, None, engine=engine, run=run, checkpoint=checkpoint)
 
     for steps in (["init_responsibilities"], ["maximise"], []):  # before there is a checkpoint, and after
         deadly[:] = steps

@@ -11,9 +11,9 @@ from commands import fedspm
 from fedspm.algorithms import algorithm_named
 from fedspm.base.errors import FedSPMError
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.task import Task
 from fedspm.likelihood.diagnostics import Diagnosis, bridge_errors, shown_bridge
 from fedspm.likelihood.profile import exact_q2, profile_log_el, surrogate_q2
-from fedspm.runs.folder import task_of
 from fedspm.training.loop import begin, one_round
 from small import small_settings
 
@@ -26,7 +26,7 @@ def trained(request, vectors):
         components=2, variant=request.param, rounds=30, horizon=10**6, router=block, em={"hold": 30, "server_step": 1.0}
     )
     tiny = torch.nn.Sequential(torch.nn.Linear(6, 2), torch.nn.Tanh())
-    algorithm = algorithm_named("fedspm")(settings, task_of(vectors), {"router": tiny})
+    algorithm = algorithm_named("fedspm")(settings, Task.of_federation(vectors), {"router": tiny})
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         for number in range(settings.rounds):
@@ -84,7 +84,7 @@ def test_nothing_moves_if_the_round_changes_nothing(trained):
 
 
 def test_other_methods_cannot_be_diagnosed(vectors):
-    algorithm = algorithm_named("fedavg")(small_settings(algorithm="fedavg"), task_of(vectors))
+    algorithm = algorithm_named("fedavg")(small_settings(algorithm="fedavg"), Task.of_federation(vectors))
     with pytest.raises(FedSPMError, match="only fedspm and feddrm"):
         Diagnosis(algorithm, [(part.x, part.y) for part in vectors.train])
 
@@ -163,7 +163,7 @@ def test_the_commands(tmp_path):
 
 def test_diagnosing_changes_nothing(vectors):
     settings = small_settings(rounds=2)
-    algorithm = algorithm_named("fedspm")(settings, task_of(vectors))
+    algorithm = algorithm_named("fedspm")(settings, Task.of_federation(vectors))
     results = []
     for watched in (False, True):
         with LocalEngine(vectors, seed=0, workers=1) as engine:

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.data.federation import Federation, Part
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.task import Task
 from fedspm.mixture.kmeans_init import cluster_sums, coarse, correlations, described, first_centres, separation
-from fedspm.runs.folder import task_of
 from fedspm.training.loop import begin
 from small import small_settings
 
@@ -31,7 +31,7 @@ def federation(rows, groups, clients=4, gap=6.0):
 
 
 def started(built, **changes):
-    algorithm = FedSPM(small_settings(**changes), task_of(built))
+    algorithm = FedSPM(small_settings(**changes), Task.of_federation(built))
     with LocalEngine(built, seed=0, workers=1) as engine:
         begin(algorithm, engine)
         return [private["responsibilities"].argmax(1) for private in engine.privates.values()]
@@ -39,7 +39,7 @@ def started(built, **changes):
 
 def test_with_one_component_nothing_is_described_to_find_it():
     built, _ = federation(rows=30, groups=2)
-    algorithm = FedSPM(small_settings(components=1), task_of(built))
+    algorithm = FedSPM(small_settings(components=1), Task.of_federation(built))
     with LocalEngine(built, seed=0, workers=1) as engine:
         asked = []
         algorithm.moments = lambda client, shared: asked.append(client)

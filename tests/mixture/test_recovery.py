@@ -11,8 +11,9 @@ from torch import nn
 from fedspm import Federation
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
-from fedspm.runs.folder import task_of
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.federated.task import Task
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 FEATURES = {"predictor": nn.Identity(), "router": nn.Identity()}  # the rows themselves: heads and tilts are linear in x
@@ -28,7 +29,7 @@ def fitted(name, clients, networks=FEATURES, **settings):
     federation = Federation.from_arrays(clients)
     defaults = {"algorithm": name, "em": {"start": "random"}, "predictor": block(), "router": block()}
     chosen = small_settings(**(defaults | settings))
-    algorithm = algorithm_named(name)(chosen, task_of(federation), networks)
+    algorithm = algorithm_named(name)(chosen, Task.of_federation(federation), networks)
     with LocalEngine(federation, seed=chosen.seed, workers=1) as engine:
         shared = begin(algorithm, engine)
         for number in range(chosen.rounds):

@@ -13,10 +13,11 @@ from fedspm.algorithms.fedavg import FedAvg
 from fedspm.base.errors import FedSPMError, TrainingFailed
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
+from fedspm.federated.task import Task
 from fedspm.nn import vmap_solver
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import task_of
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from small import small_settings, toy_rows
 
 ONES = torch.ones(3)
@@ -48,7 +49,7 @@ def groups(monkeypatch):
 
 def trained(federation, name, at_once, workers=1, algorithm=None, **changes):
     settings = small_settings(algorithm=name, **changes)
-    algorithm = (algorithm or algorithm_named(name))(settings, task_of(federation))
+    algorithm = (algorithm or algorithm_named(name))(settings, Task.of_federation(federation))
     with LocalEngine(federation, seed=settings.seed, workers=workers, clients_at_once=at_once) as engine:
         shared = begin(algorithm, engine)
         for number in range(settings.rounds):

@@ -5,9 +5,9 @@ import torch
 
 from fedspm.algorithms import ALGORITHMS
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.task import Task
 from fedspm.runs.compatibility import changed
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import task_of
 from fedspm.training.loop import begin, one_round
 
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 2}
@@ -20,7 +20,7 @@ def settings(name, **em):
 
 
 def trained(config, federation):
-    algorithm = ALGORITHMS[config.algorithm](config, task_of(federation))
+    algorithm = ALGORITHMS[config.algorithm](config, Task.of_federation(federation))
     with LocalEngine(federation, seed=config.seed, workers=1) as engine:
         shared = begin(algorithm, engine)
         for number in range(config.rounds):

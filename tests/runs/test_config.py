@@ -38,7 +38,7 @@ def test_the_paper_preset_is_the_method_as_printed():
 
 
 def test_what_was_written_down_before_a_key_existed_has_its_default_and_not_todays_preset():
-    said = resolve({"preset": "paper"}).said()
+    said = resolve({"preset": "paper"}).to_dict()
     assert recorded(said).predictor.grid == 1
     del said["predictor"]["grid"]
     assert recorded(said).predictor.grid == 4

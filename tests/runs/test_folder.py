@@ -10,14 +10,15 @@ import torch
 from fedspm import FederatedClassifier
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.errors import DamagedFile, FedSPMError
+from fedspm.federated.task import Task
 from fedspm.report.html import write_report
 from fedspm.runs.checkpoints import DIGEST
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import Run, task_of
+from fedspm.runs.folder import Run
 from fedspm.runs.manifest import manifest
 from fedspm.serve.export import export
 from fedspm.training.loop import train
-from small import Watcher, modes, toy_rows
+from small import StopAfter, modes, toy_rows
 
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 2}
 SMALL = {"components": 2, "rounds": 4, "eval_every": 2, "workers": 1, "predictor": BLOCK, "router": BLOCK}
@@ -26,9 +27,9 @@ SMALL = {"components": 2, "rounds": 4, "eval_every": 2, "workers": 1, "predictor
 @pytest.fixture(scope="module")
 def trained(vectors, tmp_path_factory):
     config = resolve(SMALL)
-    algorithm = FedSPM(config, task_of(vectors))
+    algorithm = FedSPM(config, Task.of_federation(vectors))
     run = Run.create(tmp_path_factory.mktemp("runs") / "run", config, manifest(vectors, algorithm, "test"))
-    train(config, vectors, algorithm, run, Watcher())
+    train(config, algorithm, vectors, run=run)
     return run
 
 
@@ -151,7 +152,7 @@ def test_a_checkpoint_of_another_round_is_noticed_without_a_digest_too(run):
 def test_an_empty_configuration_is_called_empty(run):
     (run.path / "config.toml").write_text("\n")
     with pytest.raises(DamagedFile, match=r"config\.toml is empty; put the settings of this run back"):
-        run.go_on()
+        run.resume()
 
 
 def edited(run, old, new):
@@ -231,18 +232,18 @@ def test_a_run_without_a_row_to_evaluate_on_does_not_begin(archives, tmp_path):
 def stopped(archives, out, algorithm, after, **settings):
     config = resolve({**SMALL, "algorithm": algorithm, "data": {"name": str(archives)}} | settings)
     run, federation = Run.begin(out, config, "test")
-    train(config, federation, run.algorithm(), run, Watcher(after))
+    train(config, run.algorithm(), federation, run=run, callbacks=[StopAfter(after)])
     return run
 
 
 def test_whoever_goes_on_is_told_what_has_changed_unless_it_was_us(archives, tmp_path, recwarn):
     run = stopped(archives, tmp_path / "run", "fedspm", 2, horizon=5)
-    run.prolong(5, "more")
-    run.go_on()
+    run.extend(5, "more")
+    run.resume()
     assert not [each for each in recwarn if "config.toml" in str(each.message)]
     edited(run, "rounds = 5", "rounds = 4")
     with pytest.warns(UserWarning, match="were changed since the run was made"):
-        run.go_on()
+        run.resume()
 
 
 def test_a_run_that_was_killed_before_its_manifest_is_begun_again(archives, tmp_path, monkeypatch):
@@ -256,7 +257,7 @@ def test_a_run_that_was_killed_before_its_manifest_is_begun_again(archives, tmp_
             shutil.copytree(tmp_path / "run", tmp_path / "mine")
             (tmp_path / "mine" / "notes").write_text("")
         with pytest.raises(FedSPMError, match="already exists and is not touched"):
-            Run.begin(tmp_path / folder, resolve({**config.said(), **settings}), "test")
+            Run.begin(tmp_path / folder, resolve({**config.to_dict(), **settings}), "test")
     run, _ = Run.begin(tmp_path / "run", config, "again")
     assert run.manifest["command"] == "again"
 

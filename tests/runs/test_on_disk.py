@@ -15,11 +15,13 @@ from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.errors import DamagedFile, TrainingFailed
 from fedspm.base.files import UMASK, folder_atomically, write_atomically
 from fedspm.engines.flower.site_data import save_rows
-from fedspm.engines.flower.site_store import REDONE, Store, save_tagged
+from fedspm.engines.flower.site_store import REDONE, Store
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.task import Task
 from fedspm.runs.checkpoints import Checkpoint, checkpoint_folders, write_checkpoint
-from fedspm.runs.folder import Run, task_of
-from fedspm.training.loop import Clock, begin, one_round
+from fedspm.runs.folder import Run
+from fedspm.training.clock import Clock
+from fedspm.training.loop import begin, one_round
 from small import modes, small_settings
 
 # -- files -------------------------------------------------------------------------------------------------------------
@@ -87,7 +89,7 @@ def test_private_states_and_rows_are_private_on_the_disk(tmp_path):
     (tmp_path / "site").mkdir()
     filled(tmp_path / "site", (1, 0)).keep_shared(1, tensors)
     save_rows(tmp_path / "site" / "rows.safetensors", np.zeros((2, 3)), ["ill", "well"])
-    Run(tmp_path).keep_sketch(tensors)
+    Run(tmp_path).save_sketch(tensors)
     written = {name: mode for name, mode in modes(tmp_path).items() if (tmp_path / name).is_file()}
     assert len(written) == 7  # shared, private and state.json; private, shared and rows of the site; the sketch
     assert set(written.values()) == {"600"}
@@ -105,7 +107,7 @@ def test_a_round_that_is_evaluated_again_has_one_line(tmp_path):
 
 KILLED = """
 import os, pathlib, signal, sys
-from fedspm.files import folder_atomically, write_atomically
+from fedspm.base.files import folder_atomically, write_atomically
 os.fsync = lambda handle: os.kill(os.getpid(), signal.SIGKILL)
 path = pathlib.Path(sys.argv[1])
 if path.suffix:
@@ -115,7 +117,7 @@ with folder_atomically(path) as folder:
 """
 
 
-def test_half_a_file_and_half_a_checkpoint_are_swept_and_nothing_else(tmp_path):
+def test_half_a_file_and_half_a_checkpoint_are_removed_and_nothing_else(tmp_path):
     (tmp_path / "checkpoints" / "round-00001").mkdir(parents=True)
     kept = [".my.notes.txt", ".metrics.jsonl.swp", ".config.toml.12-backup.fedspm-partial", ".lock", "metrics.jsonl"]
     kept += [f".bundle.{os.getppid()}-abcdefgh.fedspm-partial"]  # its writer lives
@@ -132,7 +134,7 @@ def test_half_a_file_and_half_a_checkpoint_are_swept_and_nothing_else(tmp_path):
         if path.parent in before or path.parent == tmp_path
     }
     assert left == {Path(), Path("checkpoints")}
-    Run(tmp_path).sweep()
+    Run(tmp_path).remove_leftovers()
     assert set(tmp_path.rglob("*")) == before
 
 
@@ -199,7 +201,7 @@ def test_a_private_state_under_the_name_of_another_is_refused(tmp_path):
 
 def test_what_the_server_sent_in_another_turn_is_not_taken_for_this_ones(tmp_path):
     store = Store(tmp_path)
-    save_tagged(tmp_path / "shared.safetensors", {"a": torch.ones(1)}, "4")
+    store.keep_shared(4, {"a": torch.ones(1)})
     assert store.shared(4).keys() == {"a"}
     assert store.shared(5) == {}
 
@@ -213,7 +215,7 @@ def test_answers_come_in_the_order_of_the_questions(vectors):
 
 
 def test_a_state_that_no_round_can_follow_is_refused(vectors, monkeypatch):
-    algorithm = FedSPM(small_settings(), task_of(vectors))
+    algorithm = FedSPM(small_settings(), Task.of_federation(vectors))
     broken = {"tilt.xi": torch.full((3, 2, 4), torch.nan)}
     monkeypatch.setattr(algorithm, "server_round", lambda shared, exchange: shared | broken)
     with LocalEngine(vectors, seed=0, workers=1) as engine:

@@ -30,7 +30,7 @@ def test_every_setting_is_listed_with_its_default_and_a_meaning():
         ("options.mu", "number ≥ 0", "0.01"),
     ],
 )
-def test_what_is_said_of_a_setting(key, values, defaults):
+def test_what_is_shown_of_a_setting(key, values, defaults):
     assert (ALL[key].values, ALL[key].defaults) == (values, defaults)
 
 

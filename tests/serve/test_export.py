@@ -10,17 +10,17 @@ import torch
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.federated.evaluation import Model
+from fedspm.federated.task import Task
 from fedspm.nn.sgd import chunks
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import Run, task_of
+from fedspm.runs.folder import Run
 from fedspm.runs.manifest import site_manifest
 from fedspm.serve.bundle import load_node, load_router
 from fedspm.serve.export import AtSite, export, export_site, is_current
 from fedspm.serve.processes import nodes_of
 from fedspm.training.loop import begin, one_round, train
 from serving import trained
-from small import Watcher
 
 
 @pytest.mark.parametrize(
@@ -122,7 +122,7 @@ def with_rows(vectors, tmp_path_factory):
     block = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 3}
     config = resolve({"data": {"name": str(place / "data")}, "rounds": 1, "predictor": block, "router": block})
     run, federation = Run.begin(place / "run", config, "a test")
-    train(config, federation, run.algorithm(), run, Watcher())
+    train(config, run.algorithm(), federation, run=run)
     export(run, place / "bundle")
     return run, place / "bundle"
 
@@ -180,7 +180,7 @@ def test_across_sites_the_server_exports_the_router_and_every_site_its_own_node(
 
     block = {"encoder": "mlp", "dimension": 4, "batch_size": 32}
     config = across_sites(resolve({"components": 2, "predictor": block, "router": block}), vectors)
-    algorithm = FedSPM(config, task_of(vectors))
+    algorithm = FedSPM(config, Task.of_federation(vectors))
     engine = loop_engine(vectors, algorithm, tmp_path / "sites")
     shared = one_round(algorithm, engine, begin(algorithm, engine), 0)
     engine.count(shared)  # every training ends with an evaluation

@@ -17,7 +17,6 @@ from fedspm.serve.export import export
 from fedspm.serve.router import replies
 from fedspm.training.loop import train
 from serving import service
-from small import Watcher
 
 TENSORS = {"content-type": "application/x-safetensors"}
 BLOCK = {"encoder": "mlp", "dimension": 4, "steps": 5, "learning_rate": 0.05}
@@ -39,7 +38,7 @@ def exported(place, **settings):
     trained = {"components": 2, "rounds": 20, "eval_every": 20, "workers": 1, "predictor": BLOCK, "router": BLOCK}
     config = resolve({"data": {"clients": 3}}, trained, settings)
     run, federation = Run.begin(place / "run", config, "a test")
-    train(config, federation, run.algorithm(), run, Watcher())
+    train(config, run.algorithm(), federation, run=run)
     export(run, place / "bundle")
     return run, federation, place / "bundle"
 

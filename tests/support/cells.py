@@ -14,7 +14,7 @@ def line(cell, system=0.5, **more):
         "panel": cell.panel,
         "method": cell.row,
         "seed": cell.config.seed,
-        "settings": cell.config.said(),
+        "settings": cell.config.to_dict(),
         "title": cell.row.title(),
         "data_fingerprint": "same",
         "fedspm": "0",

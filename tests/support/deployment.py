@@ -3,13 +3,13 @@
 import torch
 
 from fedspm import Federation
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.files import write_atomically
 from fedspm.deploy.demo import across_sites
 from fedspm.deploy.launch import LOG, launch
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.task import Task
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import task_of
 from fedspm.training.loop import begin, one_round
 from small import toy_rows
 
@@ -50,7 +50,7 @@ def log_of(run):
 
 def in_process(federation, config):
     """(algorithm, shared state, private states) after the same rounds in this process"""
-    algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
+    algorithm = build_algorithm(config, Task.of_federation(federation))
     with LocalEngine(federation, seed=config.seed, workers=1) as engine:
         shared = begin(algorithm, engine)
         for number in range(config.rounds):

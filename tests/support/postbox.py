@@ -10,7 +10,7 @@ from fedspm.engines.flower.loopback import NO_SECRET, LoopbackEngine, site_confi
 from fedspm.engines.flower.server import client_app
 from fedspm.engines.flower.site import Site
 from fedspm.engines.flower.transport import Post, Waiting, introduce
-from fedspm.runs.folder import task_of
+from fedspm.federated.task import Task
 
 
 class LoopGrid(Grid):
@@ -71,4 +71,4 @@ def loop_engine(
 
 
 def algorithm_of(kind, settings, federation):
-    return kind(settings, task_of(federation))
+    return kind(settings, Task.of_federation(federation))

@@ -5,6 +5,8 @@ from pathlib import Path
 import numpy as np
 
 from fedspm.federated.settings import Settings
+from fedspm.training.callbacks import Callback
+from fedspm.training.training import Training
 
 
 def toy_rows(n: int, shift: float, flip: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
@@ -29,16 +31,15 @@ def small_settings(**changes: object) -> Settings:
     return Settings.model_validate(values | changes)
 
 
-class Watcher:
+class StopAfter(Callback):
     """Stops a training after a round, or never."""
 
-    def __init__(self, stop_after: int | None = None):
-        self._stop_after = stop_after
+    def __init__(self, round: int | None):
+        self.round = round
 
-    def round_done(self, round: int) -> bool:
-        return round == self._stop_after
-
-    def evaluated(self, metrics: object) -> None: ...
+    def on_round_end(self, training: Training) -> None:
+        if training.round == self.round:
+            training.stop()
 
 
 def modes(folder: Path) -> dict[str, str]:

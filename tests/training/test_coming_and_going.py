@@ -9,9 +9,9 @@ from fedspm import Federation
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
+from fedspm.federated.task import Task
 from fedspm.mixture import onboarding
 from fedspm.mixture.sketch import Sketch, baseline_gradient
-from fedspm.runs.folder import task_of
 from fedspm.training.membership import TABLES, onboard, remove
 from small import small_settings
 
@@ -68,7 +68,7 @@ def test_the_sketch_has_the_newcomer_and_knows_of_it(once, place, tmp_path):  # 
 
 def test_a_newcomer_that_h_tells_apart_has_a_tilt_all_the_same(vectors):
     """Where Q̃₂ less the ridge is largest, its gradient by ξ is RIDGE · mean(h²) ξ for each of its rows."""
-    algorithm = FedSPM(small_settings(), task_of(vectors))
+    algorithm = FedSPM(small_settings(), Task.of_federation(vectors))
     draw = torch.Generator().manual_seed(0)
     own, others = torch.randn(50, 1, 4, generator=draw).double() + 1, torch.randn(300, 1, 4, generator=draw).double()
     own_total, others_total = torch.zeros(50).double(), torch.zeros(300).double()
@@ -108,7 +108,7 @@ def alike():
 
     sizes = [9] * 20 + [60]
     federation = Federation.from_arrays({f"c{i:02}": rows(n) for i, n in enumerate(sizes)})
-    algorithm = FedSPM(small_settings(components=1, min_count=10), task_of(federation))
+    algorithm = FedSPM(small_settings(components=1, min_count=10), Task.of_federation(federation))
     shared = {"input.mean": torch.zeros(3), "input.scale": torch.ones(3), **algorithm.predictor.initial()}
     shared |= algorithm.router.initial() | {
         "tilt.xi": torch.zeros(21, 1, 4),

@@ -6,11 +6,12 @@ import torch
 from fedspm.algorithms import ALGORITHMS
 from fedspm.base.errors import FedSPMError
 from fedspm.experiments.grid import Cell
-from fedspm.runs.compatibility import prolongs
+from fedspm.federated.task import Task
+from fedspm.runs.compatibility import extends
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import Run, manifest, task_of
+from fedspm.runs.folder import Run
+from fedspm.runs.manifest import manifest
 from fedspm.training.loop import train
-from small import Watcher
 
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 2}
 
@@ -20,9 +21,9 @@ def settings(**changes):
 
 
 def trained(folder, vectors, config):
-    algorithm = ALGORITHMS[config.algorithm](config, task_of(vectors))
+    algorithm = ALGORITHMS[config.algorithm](config, Task.of_federation(vectors))
     run = Run.create(folder, config, manifest(vectors, algorithm, "test"))
-    train(config, vectors, algorithm, run, Watcher())
+    train(config, algorithm, vectors, run=run)
     return run
 
 
@@ -30,11 +31,11 @@ def trained(folder, vectors, config):
 def test_more_rounds_end_where_a_longer_run_does(vectors, tmp_path, name):
     whole = trained(tmp_path / "whole", vectors, settings(algorithm=name, rounds=4))
     run = trained(tmp_path / "short", vectors, settings(algorithm=name, rounds=2, horizon=4))
-    run.prolong(4, "more")
+    run.extend(4, "more")
     assert run.config.schedule == 4
     assert not run.has_sketch()  # that of round 2 would not fit
     assert run.manifest["command"] == "test; more"
-    train(run.config, vectors, run.algorithm(), run, Watcher(), run.latest())
+    train(run.config, run.algorithm(), vectors, run=run, checkpoint=run.latest())
     assert [line["round"] for line in run.metrics()] == [2, 4]
     for ours, theirs in zip(_states(run), _states(whole), strict=True):
         assert ours.keys() == theirs.keys()
@@ -49,11 +50,11 @@ def _states(run):
 def test_a_run_is_not_made_shorter_and_not_longer_than_its_schedule(tmp_path):
     (tmp_path / "config.toml").write_text(settings(rounds=4).to_toml())
     run = Run(tmp_path)
-    run.prolong(4, "more")
+    run.extend(4, "more")
     with pytest.raises(FedSPMError, match="is to train 4 rounds, more than 3"):
-        run.prolong(3, "less")
+        run.extend(3, "less")
     with pytest.raises(FedSPMError, match=r"no longer learns after round 4.*5 rounds train anew"):
-        run.prolong(5, "more")
+        run.extend(5, "more")
     assert run.config.rounds == 4
 
 
@@ -62,8 +63,8 @@ def test_killed_before_its_new_report_it_is_not_finished(tmp_path, vectors):
     run = trained(tmp_path / "run", vectors, settings(rounds=2, horizon=4))
     (run.path / "report.html").write_text("after two rounds")
     assert Cell("fedspm", run.config, run.path).finished()
-    run.prolong(4, "more")
-    train(run.config, vectors, run.algorithm(), run, Watcher(), run.latest())
+    run.extend(4, "more")
+    train(run.config, run.algorithm(), vectors, run=run, checkpoint=run.latest())
     assert not Cell("fedspm", run.config, run.path).finished()
 
 
@@ -75,10 +76,10 @@ def test_whoever_asks_for_fewer_rounds_is_told_how_many_there_are(tmp_path, vect
 
 def test_only_more_rounds_of_the_same_schedule_go_on():
     before = settings(rounds=2, horizon=4)
-    assert prolongs(settings(rounds=4), before)
-    assert prolongs(settings(rounds=3, horizon=4), before)
-    assert not prolongs(before, before)
-    assert not prolongs(settings(rounds=1, horizon=4), before)
-    assert not prolongs(settings(rounds=3), before)
-    assert not prolongs(settings(rounds=4, horizon=4).model_copy(update={"rounds": 5}), before)
-    assert not prolongs(settings(rounds=4, seed=1), before)
+    assert extends(settings(rounds=4), before)
+    assert extends(settings(rounds=3, horizon=4), before)
+    assert not extends(before, before)
+    assert not extends(settings(rounds=1, horizon=4), before)
+    assert not extends(settings(rounds=3), before)
+    assert not extends(settings(rounds=4, horizon=4).model_copy(update={"rounds": 5}), before)
+    assert not extends(settings(rounds=4, seed=1), before)

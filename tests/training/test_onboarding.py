@@ -11,15 +11,16 @@ from fedspm import FederatedClassifier
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.errors import FedSPMError
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.task import Task
 from fedspm.mixture import kmeans_init
 from fedspm.mixture.onboarding import CLUSTERS
 from fedspm.mixture.sketch import Sketch
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import Run, task_of
+from fedspm.runs.folder import Run
 from fedspm.serve.export import export
 from fedspm.training.loop import begin, train
 from fedspm.training.membership import TABLES, onboard, remove
-from small import Watcher, small_settings, toy_rows
+from small import small_settings, toy_rows
 
 CLIENTS = {"north": (0.0, False), "south": (1.5, True), "west": (-1.5, False), "east": (3.0, True)}
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 4}
@@ -29,7 +30,7 @@ def trained_on(source, out, **settings):
     common = {"components": 2, "rounds": 8, "workers": 1, "predictor": BLOCK, "router": BLOCK, "em": {"hold": 3}}
     config = resolve(common | {"data": {"name": str(source)}} | settings)
     run, federation = Run.begin(out, config, "a test")
-    train(config, federation, run.algorithm(), run, Watcher())
+    train(config, run.algorithm(), federation, run=run)
     return run
 
 
@@ -158,7 +159,7 @@ def test_the_mass_of_all_components_is_one_on_average(run):
 
 
 def test_an_exchange_brings_a_value_and_its_gradient(vectors):
-    algorithm = FedSPM(small_settings(), task_of(vectors))
+    algorithm = FedSPM(small_settings(), Task.of_federation(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         ask = algorithm.onboarding.everybody(shared, engine).gradient
@@ -182,7 +183,7 @@ def test_an_exchange_brings_a_value_and_its_gradient(vectors):
 
 
 def test_no_sum_over_few_rows_leaves(vectors):
-    algorithm = FedSPM(small_settings(min_count=100), task_of(vectors))  # north has 90 rows
+    algorithm = FedSPM(small_settings(min_count=100), Task.of_federation(vectors))  # north has 90 rows
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         sketch = algorithm.onboarding.sketch(shared, engine)
@@ -198,7 +199,7 @@ def test_no_sum_over_few_rows_leaves(vectors):
 
 
 def test_a_sketch_of_single_points_is_exact(vectors):
-    algorithm = FedSPM(small_settings(), task_of(vectors))
+    algorithm = FedSPM(small_settings(), Task.of_federation(vectors))
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
         ask = algorithm.onboarding.everybody(shared, engine).gradient
@@ -286,10 +287,28 @@ def test_other_refusals(once, place, tmp_path):
     assert not (tmp_path / "out").exists()
 
 
-def test_a_model_of_rows_in_memory_has_no_sketch(vectors, place, tmp_path):
+def test_a_newcomer_joins_a_model_that_was_fitted_on_arrays(vectors, place, tmp_path):
+    """By its sketch: the rows of the others were never in a file."""
+    model = FederatedClassifier(components=2, rounds=4, workers=1, settings={"em.hold": 1}).fit(vectors)
+    model.save(tmp_path / "model")
+    FederatedClassifier.load(tmp_path / "model").save(tmp_path / "copy")
+    east = place / "east.npz"
+    for name in ("model", "copy"):
+        run = Run.open(tmp_path / name)
+        with pytest.raises(FedSPMError, match="was trained on arrays in memory"):
+            onboard(run, "east", east, tmp_path / "out", "x")
+        done = onboard(run, "east", east, tmp_path / f"{name}-and-east", "x", by_sketch=True)
+        assert done.run.task.names == (*vectors.names, "east")
+        x, _ = toy_rows(60, *CLIENTS["east"], seed=13)
+        posterior = FederatedClassifier.load(done.run.path).route(x)
+        assert (posterior.argmax(1) == 3).mean() > 0.8
+
+
+def test_an_older_model_of_rows_in_memory_has_no_sketch(vectors, place, tmp_path):
     """`fedspm resume`, which would write one, refuses it: the rows are gone."""
     FederatedClassifier(components=2, rounds=1, workers=1).fit(vectors).save(tmp_path / "model")
-    with pytest.raises(FedSPMError, match=r"no sketch .*; FederatedClassifier writes none; train with `fedspm train"):
+    (tmp_path / "model" / "sketch.safetensors").unlink()
+    with pytest.raises(FedSPMError, match=r"no sketch .*; an older version of FederatedClassifier saved it; fit and"):
         onboard(Run.open(tmp_path / "model"), "east", place / "east.npz", tmp_path / "out", "x", by_sketch=True)
 
 

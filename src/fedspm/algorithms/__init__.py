@@ -1,5 +1,9 @@
 """The methods, one file each, by name; those of other packages are found through entry points."""
 
+from collections.abc import Mapping
+
+from torch import nn
+
 from fedspm.algorithms.cluster_fl import ClusterFL
 from fedspm.algorithms.ditto import Ditto
 from fedspm.algorithms.fedadam import FedAdam
@@ -16,6 +20,8 @@ from fedspm.algorithms.scaffold import Scaffold
 from fedspm.base.errors import FedSPMError
 from fedspm.base.plugins import plugin, plugin_names
 from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.settings import Settings
+from fedspm.federated.task import Task
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedavg": FedAvg,
@@ -44,3 +50,9 @@ def algorithm_named(name: str) -> type[Algorithm]:
             f"the plugin {name!r} is {found!r}, not a class that extends fedspm.federated.algorithm.Algorithm"
         )
     return found
+
+
+def build_algorithm(settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None) -> Algorithm:
+    """The algorithm that the settings name, for a task. `networks` replace the encoders of their roles, "predictor" and
+    "router"."""
+    return algorithm_named(settings.algorithm)(settings, task, networks)

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.threads import cores, keep_freed_memory
 from fedspm.bench.measure import alternated, machine, ratio
@@ -28,10 +28,10 @@ from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.settings import Block
+from fedspm.federated.task import Task
 from fedspm.nn.encoder import Encoder
 from fedspm.report.terminal import console
 from fedspm.runs.config import Config, resolve
-from fedspm.runs.folder import task_of
 from fedspm.training.loop import begin
 
 
@@ -44,7 +44,7 @@ def bench_round(settings: Mapping[str, Any], repeats: int) -> dict[str, Any]:
         "one worker": LocalEngine(federation, seed=0, workers=1, device="cpu"),
         f"{workers} workers": LocalEngine(federation, seed=0, workers=workers, device="cpu"),
     }
-    methods = {name: algorithm_named(config.algorithm)(config, task_of(federation)) for name in engines}
+    methods = {name: build_algorithm(config, Task.of_federation(federation)) for name in engines}
     rounds = {name: _round(methods[name], engine) for name, engine in engines.items()}
     rounds["one worker"]()  # the incremental E-step begins with an exact one
     with recorded() as passes:
@@ -154,7 +154,7 @@ def serve() -> None:
     order = json.loads(sys.stdin.readline())
     config = _config(order["settings"])
     federation = config.federation()
-    algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
+    algorithm = build_algorithm(config, Task.of_federation(federation))
     run = _bare(algorithm, [Pass(**each) for each in order["passes"]], federation)
     print("ready", flush=True)
     for _ in sys.stdin:

@@ -9,13 +9,13 @@ from typing import Any
 
 import torch
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.bench.measure import alternated, machine, ratio
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import Model
+from fedspm.federated.task import Task
 from fedspm.report.terminal import console
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import task_of
 from fedspm.training.loop import begin
 
 SIZES = (1, 4, 16, 64, 256, 1024)
@@ -26,7 +26,7 @@ def bench_route(settings: Mapping[str, Any], repeats: int, sizes: Sequence[int] 
     config = resolve(settings)
     with console.status("reading the data"):
         federation = config.federation()
-    method = algorithm_named(config.algorithm)(config, task_of(federation))
+    method = build_algorithm(config, Task.of_federation(federation))
     with LocalEngine(federation, seed=0, workers=1, device="cpu") as engine:
         model = Model(method, begin(method, engine), list(engine.privates.values()))
         networks = [network for encoder in method.encoders for network in encoder.networks()]

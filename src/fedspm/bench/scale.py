@@ -15,16 +15,17 @@ from typing import Any
 import torch
 from rich.progress import track
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.bench.measure import machine
 from fedspm.data.catalog.sources import load_data
 from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import Heterogeneity, impose
+from fedspm.federated.task import Task
 from fedspm.report.terminal import console
 from fedspm.runs.config import Config, resolve
-from fedspm.runs.folder import task_of
-from fedspm.training.loop import begin, in_process, one_round
+from fedspm.training.engine import in_process
+from fedspm.training.loop import begin, one_round
 
 CLIENTS = (8, 32, 128, 512, 1000)
 ROWS_A_CLIENT = 70
@@ -105,7 +106,7 @@ def divided(data: str, clients: int, rows: int) -> Federation:
 
 
 def _round_seconds(config: Config, federation: Federation, repeats: int) -> float:
-    algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
+    algorithm = build_algorithm(config, Task.of_federation(federation))
     with in_process(config, federation) as engine:
         shared = begin(algorithm, engine)
         found = []

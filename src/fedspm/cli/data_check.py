@@ -75,13 +75,13 @@ def plot(
 
 def _try(settings: "Config", findings: "Findings") -> None:
     """Would the method of these settings take it? It may need more rows, or other networks."""
-    from fedspm.algorithms import algorithm_named
+    from fedspm.algorithms import build_algorithm
     from fedspm.federated.task import Task
 
     counts = tuple(client["train"] for client in findings.clients.values())
-    task = Task(tuple(findings.shape), len(findings.classes), tuple(findings.clients), counts)
+    task = Task.of_manifest({**vars(findings), "counts": counts})
     try:
-        algorithm_named(settings.algorithm)(settings, task)
+        build_algorithm(settings, task)
     except FedSPMError as error:
         findings.problems.append(str(error))
 

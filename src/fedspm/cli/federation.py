@@ -122,7 +122,7 @@ def train(
     """The operator: train with the sites that are connected."""
     from fedspm.base.files import write_atomically
     from fedspm.runs.config import resolve
-    from fedspm.runs.folder import refuse_existing
+    from fedspm.runs.lock import refuse_existing
 
     settings = resolve(layers(config, {"engine": "flower"}, set_))
     refuse_existing(out)

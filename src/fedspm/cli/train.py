@@ -27,7 +27,7 @@ from fedspm.cli.options import (
     layers,
 )
 from fedspm.cli.output import INTERRUPTED, allowing, as_typed, counted, program, say, show_results
-from fedspm.report.terminal import console, watching
+from fedspm.report.terminal import console
 
 if TYPE_CHECKING:
     from fedspm.data.federation import Federation
@@ -137,9 +137,9 @@ def resume(
     opened.require_allowed()
     with opened.locked():
         with console.status("reading the data"):
-            checkpoint, federation = opened.go_on()
+            checkpoint, federation = opened.resume()
         if rounds is not None:
-            opened.prolong(rounds, as_typed())
+            opened.extend(rounds, as_typed())
         if checkpoint:
             say(f"{run}: going on after round {checkpoint.round} of {opened.config.rounds}")
         _train(opened, federation, checkpoint)
@@ -173,14 +173,17 @@ def _describe(run: "Run") -> None:
 
 def _train(run: "Run", federation: "Federation", checkpoint: "Checkpoint | None" = None) -> None:
     from fedspm.report.html import write_report
+    from fedspm.training.callbacks import Callback, Progress, StopOnInterrupt, TensorBoard
     from fedspm.training.loop import train
 
     config = run.config
-    done = checkpoint.round if checkpoint else 0
-    with watching(config.rounds, done, run.path / "tensorboard" if config.tensorboard else None) as watcher:
-        done = train(config, federation, run.algorithm(), run, watcher, checkpoint)
-    if done < config.rounds:
-        say(f"stopped after round {done}; go on with: {program()} resume {quote(str(run.path))}{allowing(run)}")
+    callbacks: list[Callback] = [Progress(console), StopOnInterrupt(console)]
+    if config.tensorboard:
+        callbacks.append(TensorBoard(run.path / "tensorboard"))
+    training = train(config, run.algorithm(), federation, run=run, checkpoint=checkpoint, callbacks=callbacks)
+    if not training.finished:
+        again = f"{program()} resume {quote(str(run.path))}{allowing(run)}"
+        say(f"stopped after round {training.round}; go on with: {again}")
         raise typer.Exit(INTERRUPTED)
     with console.status("writing the report"):
         report, samples = write_report(run, run.model(), federation)

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import tomli_w
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.files import private_folder, write_atomically
 from fedspm.base.ports import free_port
 from fedspm.data.federation import Federation
@@ -15,8 +15,9 @@ from fedspm.deploy.keys import make_certificates, make_key
 from fedspm.deploy.launch import follow, launch
 from fedspm.deploy.processes import CONNECTION, Processes, connect, flwr, wait_for_server
 from fedspm.engines.flower.loopback import site_configs
+from fedspm.federated.task import Task
 from fedspm.runs.config import Config, resolve
-from fedspm.runs.folder import refuse_existing, task_of
+from fedspm.runs.lock import refuse_existing
 
 
 class Loopback:
@@ -54,7 +55,7 @@ def loopback(
     refuse_existing(folder)
     private_folder(folder)
     make_certificates(folder / "server", ["fl.example.org"])  # as docs/deploy.md has it
-    algorithm = algorithm_named(config.algorithm)(config, task_of(federation))
+    algorithm = build_algorithm(config, Task.of_federation(federation))
     with Processes(folder) as processes:
         net = Loopback(folder, processes)
         net.start_superlink()

@@ -11,7 +11,7 @@ import torch
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import write_atomically
 from fedspm.deploy.launch import LOG, outcome_of
@@ -30,7 +30,9 @@ from fedspm.engines.flower.transport import (
 from fedspm.runs.config import Config
 from fedspm.runs.folder import Run
 from fedspm.runs.manifest import site_manifest
-from fedspm.training.loop import train_on
+from fedspm.training.callbacks import Callback
+from fedspm.training.loop import train
+from fedspm.training.training import Training
 
 POLL = 0.1  # seconds between looks for answers
 ENDING = 60.0  # seconds in which the server of an earlier attempt, whose SuperLink was killed, has surely ended
@@ -56,8 +58,8 @@ def main(grid: Grid, context: Context) -> None:
     write_atomically(left, json.dumps(outcome, ensure_ascii=False))
 
 
-class Log:
-    """Lines for whoever follows the run; also watches the training."""
+class Log(Callback):
+    """Lines for whoever follows the run: what the server says, every round and every evaluation."""
 
     def __init__(self, path: Path):
         self._path = path
@@ -66,11 +68,10 @@ class Log:
         with self._path.open("a", encoding="utf-8") as file:
             file.write(f"{time.strftime('%H:%M:%S')} {line}\n")
 
-    def round_done(self, round: int) -> bool:
-        self(f"round {round} done")
-        return False
+    def on_round_end(self, training: Training) -> None:
+        self(f"round {training.round} done")
 
-    def evaluated(self, metrics: dict[str, Any]) -> None:
+    def on_evaluation(self, training: Training, metrics: dict[str, Any]) -> None:
         found = {name: metrics.get(f"{name}_accuracy") for name in ("average", "routing")}
         shown = "".join(f"   {name} {value:.3f}" for name, value in found.items() if value is not None)
         self(f"round {metrics['round']}{shown}   {metrics['seconds_per_round']:.2f} s a round")
@@ -86,7 +87,7 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
     with run.locked(lambda: time.monotonic() < soon):
         nodes: dict[str, int] = {}
         if run.begun():
-            run.sweep()
+            run.remove_leftovers()
             for sentence in run.changes():
                 log(f"warning: {sentence}")
             log(f"going on after round {run.last_round() or 0}")
@@ -95,7 +96,7 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
             nodes = {name: site.node for name, site in sites.items()}
             task, classes = agreed_task(sites, config.sites.names)
             columns = agreed_columns(sites, config.sites.names)
-            algorithm = algorithm_named(config.algorithm)(config, task)
+            algorithm = build_algorithm(config, task)
             run.describe(site_manifest(algorithm, classes, all(site.pixels for site in sites.values()), columns))
         algorithm = run.algorithm()
         classes, columns, most = np.asarray(run.classes), run.manifest.get("columns"), config.sites.max_update
@@ -103,7 +104,7 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
         checkpoint = run.latest() if run.has_checkpoint() else None
         if checkpoint is None:
             log("the start: statistics of x and the first components, some tens of short exchanges; then round 1")
-        train_on(engine, config, None, algorithm, run, log, checkpoint)
+        train(config, algorithm, None, engine=engine, run=run, checkpoint=checkpoint, callbacks=[log])
 
 
 def gather(post: Post, config: Config, log: Callable[[str], None]) -> dict[str, Introduction]:

@@ -108,7 +108,7 @@ def record(cell: Cell) -> dict[str, Any]:
         "method": cell.row,
         "seed": cell.config.seed,
         "configuration": configuration_hash(cell.config),
-        "settings": cell.config.said(),
+        "settings": cell.config.to_dict(),
         "title": title(run),
         "clients": len(run.manifest["clients"]),
         **{name: run.manifest[name] for name in ("data_fingerprint", "fedspm", "versions", "machine", "created")},

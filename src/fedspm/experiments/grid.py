@@ -182,7 +182,7 @@ class Grid:
         self.watcher.began(cell)
         assert process.stdin is not None
         assert process.stdout is not None
-        config = cell.config.model_copy(update={"workers": max(1, cores() // self.jobs)}).said()
+        config = cell.config.model_copy(update={"workers": max(1, cores() // self.jobs)}).to_dict()
         json.dump({"folder": str(cell.folder), "config": config, "command": self.command}, process.stdin)
         process.stdin.close()
         for line in process.stdout:

@@ -14,7 +14,7 @@ from fedspm.base.schema import problem
 from fedspm.experiments.comparison import record, record_lines
 from fedspm.experiments.grid import Cell
 from fedspm.experiments.plan import Key, Plan
-from fedspm.runs.compatibility import differences, prolongs
+from fedspm.runs.compatibility import differences, extends
 from fedspm.runs.config import Config, recorded
 from fedspm.runs.folder import Run
 
@@ -77,7 +77,7 @@ class Records:
     def __contains__(self, cell: Cell) -> bool:
         """Is this training done? Its first rounds are not all of it; the same name with other settings is refused."""
         line = self.lines.get(_key(cell))
-        if line is None or _prolongs(cell.config, line):
+        if line is None or _extends(cell.config, line):
             return False
         if different := differences(recorded(line["settings"]), cell.config):
             raise FedSPMError(
@@ -107,7 +107,7 @@ class Records:
         for cell in cells:
             line = known.get((cell.config.seed, _settings(cell.config)))
             ours = self.lines.get(_key(cell))
-            if line and (ours is None or _prolongs(cell.config, ours)):
+            if line and (ours is None or _extends(cell.config, ours)):
                 self.lines[_key(cell)] = {**line, "panel": cell.panel, "method": cell.row}
 
     def take(self, cells: Sequence[Cell], plan: Plan) -> None:
@@ -118,7 +118,7 @@ class Records:
             self.lines = written | {
                 key: line
                 for key, line in self.lines.items()
-                if key not in written or _prolongs(recorded(line["settings"]), written[key])
+                if key not in written or _extends(recorded(line["settings"]), written[key])
             }
             for cell in [cell for cell in cells if cell not in self and cell.finished()]:
                 run = Run.open(cell.folder)
@@ -142,11 +142,11 @@ class Records:
 
 def _settings(config: Config) -> str:
     """Comparable, however the length of the schedule was said."""
-    return json.dumps(config.said() | {"horizon": config.schedule}, sort_keys=True)
+    return json.dumps(config.to_dict() | {"horizon": config.schedule}, sort_keys=True)
 
 
-def _prolongs(config: Config, line: dict[str, Any]) -> bool:
-    return prolongs(config, recorded(line["settings"]))
+def _extends(config: Config, line: dict[str, Any]) -> bool:
+    return extends(config, recorded(line["settings"]))
 
 
 def _key(cell: Cell) -> Key:

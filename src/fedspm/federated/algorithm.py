@@ -127,6 +127,11 @@ class Algorithm(ABC):
         """Of what no round changes: parameters that a network came with frozen, and their running statistics."""
         return frozenset(name for encoder in self.encoders for name in encoder.frozen)
 
+    def kinds(self, state: Tensors) -> dict[str, frozenset[str]]:
+        """Names in the server's state of what only the server has, and of what no round changes."""
+        server = frozenset(name for name in state if name.split(".")[0] in self.server_only)
+        return {"server": server, "frozen": self.frozen_names & state.keys()}
+
     def sent(self, state: Tensors) -> Tensors:
         """What clients are sent of the server's state: all but what is `server_only`."""
         if not self.server_only:

@@ -1,4 +1,4 @@
-"""What everybody knows before training."""
+"""What everybody knows before training: `Task`, and the places that it is known from."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -9,10 +9,12 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedspm.data.federation import Federation
+
 
 @dataclass(frozen=True)
 class Task:
-    """What everybody knows before training: the shape of a row, the classes, the clients and their sizes."""
+    """The shape of a row, the number of classes, the clients and how many training rows each of them has."""
 
     shape: tuple[int, ...]
     classes: int
@@ -20,9 +22,19 @@ class Task:
     counts: tuple[int, ...]
 
     @classmethod
+    def of_federation(cls, federation: Federation) -> "Task":
+        """Where the rows are at hand."""
+        return cls(federation.shape, len(federation.classes), federation.names, federation.counts)
+
+    @classmethod
     def of_description(cls, known: Mapping[str, Any]) -> "Task":
-        """From what a server tells the sites of a run."""
+        """From what a server tells the sites of a run, or the card of a bundle says."""
         return cls(tuple(known["shape"]), len(known["classes"]), tuple(known["names"]), tuple(known["counts"]))
+
+    @classmethod
+    def of_manifest(cls, known: Mapping[str, Any]) -> "Task":
+        """From the manifest of a run folder."""
+        return cls.of_description({**known, "names": known["clients"]})
 
     @property
     def clients(self) -> int:
@@ -30,7 +42,7 @@ class Task:
 
     @cached_property
     def sizes(self) -> Float[Tensor, "m 1"]:
-        """n_i, a row each"""
+        """n_i, one row each"""
         return torch.tensor(self.counts, dtype=torch.float32)[:, None]
 
     @cached_property

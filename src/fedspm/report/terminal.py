@@ -1,82 +1,16 @@
-"""What a person sees in the terminal: progress with time left, tables, and errors of one sentence."""
+"""What a person sees in the terminal: the progress of a grid with the time left, tables, and errors of one sentence."""
 
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from pathlib import Path
-from types import FrameType
 from typing import Any
 
 from rich.console import Console, Group
-from rich.progress import (
-    BarColumn,
-    MofNCompleteColumn,
-    Progress,
-    TaskID,
-    TextColumn,
-    TimeElapsedColumn,
-    TimeRemainingColumn,
-)
+from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.table import Table
 from rich.text import Text
 
 console = Console(markup=False, emoji=False, highlight=False)  # clients may be called `[/b]` or `:cat:`
 errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
-
-
-class ProgressWatcher:
-    """A bar with the time left, a line for every evaluation, and a clean stop on Ctrl-C."""
-
-    def __init__(self, progress: Progress, rounds: int, done: int, tensorboard: Path | None = None):
-        self._progress = progress
-        self._rounds = rounds
-        self._task = progress.add_task("training", total=rounds, completed=done)
-        self._writer: Any = _tensorboard(tensorboard) if tensorboard else None
-        self.stopping = False
-
-    def round_done(self, round: int) -> bool:
-        self._progress.update(self._task, completed=round)
-        return self.stopping
-
-    def evaluated(self, metrics: dict[str, Any]) -> None:
-        width = len(str(self._rounds))
-        line = f"round {metrics['round']:>{width}}/{self._rounds}"
-        for name in ("system", "average", "routing"):
-            if (value := metrics.get(f"{name}_accuracy")) is not None:
-                line += f"   {name} {value:.3f}"
-        line += f"   {metrics['seconds_per_round']:.2f} s a round"
-        self._progress.console.print(line)
-        if self._writer:
-            for name, value in metrics.items():
-                if isinstance(value, int | float) and name != "round":
-                    self._writer.add_scalar(name, value, metrics["round"])
-            self._writer.flush()
-
-
-@contextmanager
-def watching(rounds: int, done: int = 0, tensorboard: Path | None = None) -> Iterator[ProgressWatcher]:
-    columns = (
-        TextColumn("{task.description}"),
-        BarColumn(),
-        MofNCompleteColumn(),
-        TimeElapsedColumn(),
-        TextColumn("· left"),
-        TimeRemainingColumn(elapsed_when_finished=False),
-    )
-    with Progress(*columns, console=console, refresh_per_second=4, speed_estimate_period=600) as progress:
-        watcher = ProgressWatcher(progress, rounds, done, tensorboard)
-
-        def stop(number: int, frame: FrameType | None) -> None:
-            if watcher.stopping:
-                raise KeyboardInterrupt
-            watcher.stopping = True
-            progress.console.print("stopping after this round; press Ctrl-C again to stop at once")
-
-        before = signal.signal(signal.SIGINT, stop)
-        try:
-            yield watcher
-        finally:
-            signal.signal(signal.SIGINT, before)
 
 
 class GridProgress:
@@ -159,13 +93,3 @@ def results_table(metrics: dict[str, Any], title: str) -> Table:
 
 def _share(value: float | None) -> str:
     return "–" if value is None else f"{value:.3f}"
-
-
-def _tensorboard(folder: Path) -> Any:
-    from fedspm.base.errors import FedSPMError
-
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError as error:
-        raise FedSPMError("TensorBoard is not installed; pip install 'fedspm[tensorboard]'") from error
-    return SummaryWriter(str(folder))

@@ -1,5 +1,10 @@
-"""Checkpoints: checkpoints/round-NNNNN/ with shared.safetensors, a file a client for what is private, and state.json,
-which has the SHA-256 of each and of itself. Only their owner may read them.
+"""Checkpoints: checkpoints/round-NNNNN/, which only their owner may read.
+
+    shared.safetensors      what clients are sent
+    server.safetensors      what only the server has, if the method keeps any
+    clients/*.safetensors   what is private, one file per client
+    state.json              round, seconds, the SHA-256 of every file, and its own
+    ../frozen.safetensors   what no round changes, once for all checkpoints
 
 A folder appears whole or not at all.
 """
@@ -13,14 +18,11 @@ from pathlib import Path
 from shlex import quote
 from typing import Any
 
-import safetensors
-from safetensors.torch import load, save
-
-from fedspm.base.tensors import Tensors, plain
 from fedspm.base.errors import DamagedFile, FedSPMError
-from fedspm.base.files import as_file_name, folder_atomically, read_json, sha256
+from fedspm.base.files import as_file_name, folder_atomically, read_json, sha256, write_atomically
+from fedspm.base.tensors import Tensors, read_tensors, tensor_bytes
 
-FOLDER, SHARED = "checkpoints", "shared.safetensors"
+FOLDER, SHARED, SERVER, FROZEN = "checkpoints", "shared.safetensors", "server.safetensors", "frozen.safetensors"
 DIGEST = "state_sha256"  # of everything else in state.json
 
 
@@ -33,6 +35,11 @@ class Checkpoint:
     shared: Tensors
     privates: dict[str, Tensors]
     releases: dict[str, int] | None = field(default_factory=dict)  # by client; None: of before they were counted
+    server: frozenset[str] = frozenset()  # names in `shared` that no client is sent: a file of their own
+    frozen: frozenset[str] = frozenset()  # names in `shared` that no round changes: one file for all checkpoints
+
+    def part(self, names: Collection[str]) -> Tensors:
+        return {name: value for name, value in self.shared.items() if name in names}
 
 
 def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
@@ -43,22 +50,35 @@ def write_checkpoint(run: Path, checkpoint: Checkpoint, keep: int) -> None:
         digests: dict[str, str] = {}
 
         def write(file: str, tensors: Tensors) -> str:
-            content = save(plain(tensors))
+            content = tensor_bytes(tensors)
             (temporary / file).write_bytes(content)
             digests[file] = sha256(content)
             return file
 
-        write(SHARED, checkpoint.shared)
+        write(SHARED, checkpoint.part(checkpoint.shared.keys() - checkpoint.server - checkpoint.frozen))
+        if checkpoint.server:
+            write(SERVER, checkpoint.part(checkpoint.server))
         files = {
             name: write(f"clients/{i:05d}-{as_file_name(name)}.safetensors", private)
             for i, (name, private) in enumerate(checkpoint.privates.items())
         }
         state = {"round": checkpoint.round, "seconds": checkpoint.seconds, "clients": files, "sha256": digests}
         state |= {"releases": checkpoint.releases}
+        if checkpoint.frozen:
+            state["frozen"] = _write_frozen(run, checkpoint.part(checkpoint.frozen))
         content = json.dumps(state | {DIGEST: _digest(state)}, indent=2, ensure_ascii=False)
         (temporary / "state.json").write_text(content, "utf-8")
     for old in checkpoint_folders(run)[:-keep]:
         shutil.rmtree(old)
+
+
+def _write_frozen(run: Path, tensors: Tensors) -> str:
+    """The SHA-256 of the file, which is written once and belongs to all checkpoints of the run."""
+    content, path = tensor_bytes(tensors), run / FOLDER / FROZEN
+    digest = sha256(content)
+    if not path.exists() or sha256(path.read_bytes()) != digest:
+        write_atomically(path, content, private=True)
+    return digest
 
 
 def newest_checkpoint(run: Path, clients: Collection[str], *, across_sites: bool) -> Checkpoint:
@@ -73,11 +93,15 @@ def newest_checkpoint(run: Path, clients: Collection[str], *, across_sites: bool
         if files.keys() != set(clients) and (files or not across_sites):
             raise DamagedFile(f"{folder / 'state.json'} is damaged: its clients are not those of the manifest")
         digests = dict(state.get("sha256", {}))  # runs of before 2026-11-17 have none
-        shared = read_tensors(folder / SHARED, digests.get(SHARED))
-        privates = {name: read_tensors(folder / file, digests.get(file)) for name, file in files.items()}
+        shared = read_tensors(folder / SHARED, digests.get(SHARED)).tensors
+        server = read_tensors(folder / SERVER, digests[SERVER]).tensors if SERVER in digests else {}
+        frozen = read_tensors(run / FOLDER / FROZEN, str(state["frozen"])).tensors if "frozen" in state else {}
+        privates = {name: read_tensors(folder / file, digests.get(file)).tensors for name, file in files.items()}
         counts = state.get("releases")
         releases = None if counts is None else {name: int(count) for name, count in dict(counts).items()}
-        return Checkpoint(int(state["round"]), float(state["seconds"]), shared, privates, releases)
+        names = frozenset(server), frozenset(frozen)
+        shared = dict(sorted((shared | server | frozen).items()))
+        return Checkpoint(int(state["round"]), float(state["seconds"]), shared, privates, releases, *names)
     except DamagedFile as error:
         advice = f"delete {folder} to go back to {folders[-2].name}" if len(folders) > 1 else "there is no earlier one"
         raise DamagedFile(f"{error}; {advice}") from error
@@ -110,16 +134,3 @@ def checkpoint_folders(run: Path) -> list[Path]:
 
 def round_of(folder: Path) -> int:
     return int(folder.name.removeprefix("round-"))
-
-
-def read_tensors(path: Path, digest: str | None = None) -> Tensors:
-    try:
-        content = path.read_bytes()
-        if digest not in (None, sha256(content)):
-            raise DamagedFile(f"{path} is damaged: its SHA-256 is not the one that was written down with it")
-        tensors: Tensors = load(content)
-    except FileNotFoundError as error:
-        raise DamagedFile(f"{path} is missing") from error
-    except (OSError, safetensors.SafetensorError) as error:
-        raise DamagedFile(f"{path} is damaged: {error}") from error
-    return tensors

@@ -3,7 +3,7 @@
 import functools
 import os
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Annotated, Any, Literal
@@ -11,15 +11,15 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import Field, ValidationError
 
-from fedspm.federated.settings import OF_IMAGES, Settings
+from fedspm.base.errors import DamagedFile, FedSPMError
+from fedspm.base.layers import merged
+from fedspm.base.schema import Names, Strict, problem, refuse_unknown_keys
+from fedspm.data.catalog.sources import NAMED, SAMPLE, Images, is_known, load_data, unknown_data
 from fedspm.data.federation import Federation, Part
 from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.data.newcomer import Likeness, read_newcomer
 from fedspm.data.settings import CONSTRUCTED, DIVIDED, IN_MEMORY, OF_TABLES, OWN, Data, Shift, meaningless
-from fedspm.data.catalog.sources import NAMED, SAMPLE, Images, is_known, load_data, unknown_data
-from fedspm.base.errors import DamagedFile, FedSPMError
-from fedspm.base.layers import merged
-from fedspm.base.schema import Names, Strict, problem, refuse_unknown_keys
+from fedspm.federated.settings import OF_IMAGES, Settings
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},
@@ -136,12 +136,12 @@ class Config(Settings):
         """The value of a dotted key."""
         return functools.reduce(getattr, key.split("."), self)
 
-    def said(self) -> dict[str, Any]:
+    def to_dict(self) -> dict[str, Any]:
         """Every value that means something, defaults included; resolving it again gives an equal configuration."""
         return self.model_dump(mode="json", exclude_none=True, exclude=meaningless(self.data.name))
 
     def to_toml(self) -> str:
-        return tomli_w.dumps(self.said())
+        return tomli_w.dumps(self.to_dict())
 
 
 def load_config(path: Path) -> dict[str, Any]:
@@ -168,10 +168,25 @@ def resolve(*layers: Mapping[str, Any]) -> Config:
     return config
 
 
-def recorded(said: Mapping[str, Any]) -> Config:
+def recorded(settings: Mapping[str, Any]) -> Config:
     """A configuration that was written down. A key that it lacks came later and has the default of its field, which is
     how things were before: not what today's preset sets."""
-    return _made(merged(Config().model_dump(), _known(said)))
+    return _made(merged(Config().model_dump(), _known(settings)))
+
+
+def own_settings(config: Config, without: Collection[str]) -> dict[str, Any]:
+    """What a model that was fitted on arrays says beyond its preset, by dotted key, without these tables and keys."""
+    usual = resolve({"preset": config.preset, "data": {"name": IN_MEMORY}})
+    different: dict[str, Any] = {}
+    for name, value in config:
+        if isinstance(value, Strict):
+            pairs = [(f"{name}.{key}", inner, getattr(getattr(usual, name), key)) for key, inner in value]
+        elif isinstance(value, dict):
+            pairs = [(f"{name}.{key}", inner, None) for key, inner in value.items()]
+        else:
+            pairs = [(name, value, getattr(usual, name))]
+        different |= {key: inner for key, inner, default in pairs if inner != default}
+    return {key: value for key, value in different.items() if not {key, key.split(".")[0]} & set(without)}
 
 
 def _known(wanted: Mapping[str, Any]) -> dict[str, Any]:

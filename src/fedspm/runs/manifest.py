@@ -14,9 +14,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedspm.federated.algorithm import Algorithm
+from fedspm.base.errors import DamagedFile
+from fedspm.base.files import read_json
 from fedspm.data.federation import Federation
 from fedspm.data.images import UNIT
+from fedspm.federated.algorithm import Algorithm
 from fedspm.version import __version__
 
 ROOT = Path(__file__).parents[3]  # of a clone
@@ -38,6 +40,16 @@ def site_manifest(
     """Of a run across sites, whose rows nobody here has seen; `pixels`: all say that theirs are as image files."""
     found = {"data_fingerprint": ELSEWHERE, "columns": columns and list(columns), "range": UNIT if pixels else None}
     return facts(algorithm, classes, "fedspm federation train") | found
+
+
+def read_manifest(path: Path) -> dict[str, Any]:
+    """The manifest of a run folder, with everything in it that the program relies on."""
+    content: dict[str, Any] = read_json(path)
+    lists = ("clients", "counts", "classes", "shape")
+    kinds = dict.fromkeys(lists, list) | {"data_fingerprint": str, "encoders": dict}
+    if not isinstance(content, dict) or not all(isinstance(content.get(key), kinds[key]) for key in kinds):
+        raise DamagedFile(f"{path} is damaged at one of {', '.join(kinds)}")
+    return content
 
 
 def facts(algorithm: Algorithm, classes: np.ndarray, command: str) -> dict[str, Any]:

@@ -9,9 +9,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from fedspm.algorithms import ALGORITHMS
-from fedspm.runs.config import OF_DATA, PRESETS, Config
 from fedspm.base.layers import flat
 from fedspm.base.schema import fields
+from fedspm.runs.config import OF_DATA, PRESETS, Config
 
 KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 OPTIONS = "options"
@@ -33,7 +33,7 @@ class Setting:
     @property
     def defaults(self) -> str:
         """`4.0; paper: 1.0; fed-isic2019: 1.0`"""
-        return "; ".join([_said(self.default), *(f"{name}: {_said(value)}" for name, value in self.instead.items())])
+        return "; ".join([_shown(self.default), *(f"{name}: {_shown(value)}" for name, value in self.instead.items())])
 
 
 def settings() -> list[Setting]:
@@ -60,7 +60,7 @@ def _setting(key: str, field: FieldInfo, default: Any, instead: dict[str, Any], 
     return Setting(key, default, instead, _values(field.annotation, field.metadata), f"{whose}{field.description}")
 
 
-def _said(value: Any) -> str:
+def _shown(value: Any) -> str:
     if value is None:
         return "not set"
     if isinstance(value, tuple | dict):

@@ -9,7 +9,6 @@ goes with, so that a folder which is half copied is never taken for a whole one.
 """
 
 import hashlib
-import json
 from abc import ABC, abstractmethod
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -25,12 +24,12 @@ from pydantic import Field, ValidationError
 from safetensors.torch import load
 from torch import Tensor
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import DamagedFile, FedSPMError
-from fedspm.base.files import read_json, sha256
+from fedspm.base.files import read_json
 from fedspm.base.plugins import require_allowed
 from fedspm.base.schema import Strict, problem
-from fedspm.base.tensors import Tensors, plain
+from fedspm.base.tensors import Tensors, plain, read_tensors
 from fedspm.data.arrays import as_input
 from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings
@@ -69,7 +68,7 @@ class Card(Strict):
 
     @property
     def task(self) -> Task:
-        return Task(self.shape, len(self.classes), tuple(self.names), tuple(self.counts))
+        return Task.of_description(dict(self))
 
 
 @dataclass(frozen=True)
@@ -91,7 +90,7 @@ class Served(ABC):
 
     @cached_property
     def algorithm(self) -> Servable:
-        algorithm = algorithm_named(self.card.settings.algorithm)(self.card.settings, self.card.task)
+        algorithm = build_algorithm(self.card.settings, self.card.task)
         if not isinstance(algorithm, Servable):
             raise FedSPMError(f"{self.card.settings.algorithm} cannot be served")
         return algorithm
@@ -194,16 +193,8 @@ def _load(folder: Path, kind: str, encoders: Collection[str]) -> tuple[Card, Ten
     card, path = read_card(folder, kind), folder / f"{kind}.safetensors"
     for name in card.settings.encoders:
         require_allowed(name, encoders)
-    try:
-        content = path.read_bytes()  # not mapped: a file that is copied over would pull it away
-        if sha256(content) != card.sha256:
-            raise DamagedFile(
-                f"{path} is damaged, or not of the same export as {kind}.json (its SHA-256 is another); "
-                "copy both files again"
-            )
-        return card, load(content)
-    except (OSError, safetensors.SafetensorError) as error:
-        raise DamagedFile(f"{path} is damaged: {error}") from error
+    unlike = f"is damaged, or not of the same export as {kind}.json (its SHA-256 is another); copy both files again"
+    return card, read_tensors(path, card.sha256, other_digest=unlike).tensors
 
 
 def version_of(parts: list[Tensors]) -> str:
@@ -248,10 +239,3 @@ def unpack(content: bytes, header: int = HEADER) -> dict[str, Any]:
     except (safetensors.SafetensorError, ValueError, KeyError, TypeError) as error:
         raise FedSPMError(f"the body is not a safetensors file: {error}") from error
     return tensors
-
-
-def metadata_of(content: bytes) -> dict[str, str]:
-    """What a body that could be unpacked says besides its tensors."""
-    length = int.from_bytes(content[:8], "little")
-    found: dict[str, str] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
-    return found

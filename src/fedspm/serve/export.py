@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import file_names, folder_atomically, sha256
 from fedspm.base.plugins import require_allowed
@@ -105,7 +105,7 @@ def export_site(kept: AtSite, out: Path, encoders: Collection[str] = ()) -> str:
     settings, task = Settings.model_validate(kept.description["settings"]), Task.of_description(kept.description)
     for name in settings.encoders:
         require_allowed(name, encoders)
-    algorithm = servable(algorithm_named(settings.algorithm)(settings, task), settings.algorithm)
+    algorithm = servable(build_algorithm(settings, task), settings.algorithm)
     algorithm.require_fit(kept.shared)
     i = task.names.index(kept.name)
     version = version_of([algorithm.router_part(kept.shared)])

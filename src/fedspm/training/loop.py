@@ -1,70 +1,118 @@
-"""A training from its first round to its last: rounds, evaluations, checkpoints, and going on after a stop."""
+"""The training loop: rounds from the first to the last, with callbacks that evaluate, save, report and stop.
 
-import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
+The command line, the estimator, the workers of a grid and the server of a deployment all call `train`. What happens
+around a round is in `fedspm.training.callbacks`; docs/callbacks.md shows how to write one.
+"""
+
+from collections.abc import Sequence
 
 import torch
 
 from fedspm.base.errors import FedSPMError, TooFewSites, TrainingFailed
 from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
-from fedspm.engines.local import LocalEngine
-from fedspm.federated.accountant import Releases, spent
-from fedspm.federated.algorithm import Algorithm, Exchange
-from fedspm.federated.evaluation import Model, evaluate, from_counts
+from fedspm.federated.accountant import Releases
+from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.steps import ATTEMPTS
-from fedspm.federated.traffic import Traffic
-from fedspm.mixture.onboarding import Onboards
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import Config
 from fedspm.runs.folder import Run
-
-if TYPE_CHECKING:
-    from fedspm.likelihood.diagnostics import Diagnosis
-
-In = TypeVar("In")
-Out = TypeVar("Out")
+from fedspm.training.callbacks import Callback
+from fedspm.training.clock import Clock
+from fedspm.training.engine import Engine, in_process
+from fedspm.training.training import Training
 
 
-@runtime_checkable
-class Watcher(Protocol):
-    """Somebody who looks on: a progress bar, TensorBoard, a test."""
+def train(
+    config: Config,
+    algorithm: Algorithm,
+    federation: Federation | None,
+    *,
+    engine: Engine | None = None,
+    validation: Federation | None = None,
+    run: Run | None = None,
+    checkpoint: Checkpoint | None = None,
+    callbacks: Sequence[Callback] = (),
+) -> Training:
+    """Train to the end of the configuration, or until a callback stops it, from the start or from a checkpoint.
 
-    def round_done(self, round: int) -> bool:
-        """True to stop here, with a checkpoint."""
-
-    def evaluated(self, metrics: dict[str, Any]) -> None: ...
-
-
-class Engine(Exchange, Protocol):
-    """What a training needs of an engine, beside the exchanges that an algorithm asks for."""
-
-    traffic: Traffic
-    releases: Releases
-    absent: dict[str, str]  # clients that were left out of an exchange of this round, and why
-
-    def private_states(self) -> dict[str, Tensors]: ...
-
-    def begin_round(self, number: int, participants: Sequence[int] | None = None) -> None: ...
-
-    def invite_all(self) -> None: ...
-
-    def init_private(self, algorithm: Algorithm) -> None: ...
-
-    def restore(self, round: int, privates: Mapping[str, Tensors]) -> None: ...
-
-    def send(self, tensors: Tensors) -> Tensors: ...
-
-    def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]: ...
+    Without a federation the rows are at the sites of the `engine`, and a checkpoint follows every round. A `run` folder
+    is filled on the way; metrics are written before the checkpoint of the same round, so that a kill between the two
+    loses neither. The test rows of `validation` are evaluated beside those of the federation: `metrics["validation"]`.
+    """
+    training = Training(
+        config, algorithm, federation, validation=validation, run=run, checkpoint=checkpoint, callbacks=callbacks
+    )
+    with training.set_up():
+        if engine is not None:
+            _run_rounds(training, engine)
+        elif federation is None:
+            raise FedSPMError("without a federation train needs an engine, whose sites have the rows")
+        elif config.engine == "flower-simulation":
+            _simulate(training, federation)
+        else:
+            with in_process(config, federation) as local:
+                _run_rounds(training, local)
+    return training
 
 
-@runtime_checkable
-class Counts(Protocol):
-    """An engine whose sites evaluate on their own rows."""
+def _run_rounds(training: Training, engine: Engine) -> None:
+    """All rounds, or those until somebody stops it."""
+    _start(training, engine)
+    training.notify("on_start")
+    training.clock.start()
+    while not training.finished:
+        training.metrics = None
+        training.notify("on_round_start")
+        training.shared = one_round(training.algorithm, engine, training.shared, training.round)
+        training.round += 1
+        training.notify("on_round_end")
+        if training.stopping:
+            break
+    if (chosen := training.to_restore) is not None:
+        training.shared, training.round = chosen.shared, chosen.round
+        engine.restore(chosen.round, chosen.privates)
+    for callback in reversed(training.callbacks):
+        callback.on_end(training)
 
-    def count(self, shared: Tensors) -> dict[str, Tensors]: ...
+
+def _start(training: Training, engine: Engine) -> None:
+    """The state before the first round: a new one, or that of the checkpoint."""
+    training.engine = engine
+    engine.releases = _releases(training)
+    resumed = training.resumed
+    if resumed is None:
+        training.shared = begin(training.algorithm, engine)
+    else:
+        training.algorithm.require_fit(resumed.shared)
+        training.shared = resumed.shared
+        engine.restore(resumed.round, resumed.privates)
+    training.clock = Clock(resumed.seconds if resumed else 0.0, training.round)
+    training.privacy()  # a missing accountant is better found now
+
+
+def _releases(training: Training) -> Releases:
+    """What has left the clients so far.
+
+    In process it is what the checkpoint counts: rounds that are done again leave the same bits again. Across sites they
+    may not, so everything counts that was ever asked for, also after the checkpoint or before there was one.
+    """
+    run, resumed = training.run, training.resumed
+    if resumed is not None and resumed.releases is None and training.algorithm.settings.privacy.noise:
+        where = run.path if run else "this checkpoint"
+        raise FedSPMError(f"{where} is of a version that did not count noised replies, so no ε is known; train anew")
+    before = dict((resumed and resumed.releases) or {})
+    if training.federation is not None or run is None:
+        return Releases(before)
+    asked = run.releases()
+    return Releases({name: max(before.get(name, 0), asked.get(name, 0)) for name in before | asked}, run.save_releases)
+
+
+def begin(algorithm: Algorithm, engine: Engine) -> Tensors:
+    """The shared state before the first round; the engine holds the private ones."""
+    engine.begin_round(0)
+    engine.init_private(algorithm)
+    return algorithm.start(engine)
 
 
 def one_round(algorithm: Algorithm, engine: Engine, shared: Tensors, number: int) -> Tensors:
@@ -87,223 +135,21 @@ def require_finite(shared: Tensors, number: int) -> Tensors:
     return shared
 
 
-def begin(algorithm: Algorithm, engine: Engine) -> Tensors:
-    engine.begin_round(0)
-    engine.init_private(algorithm)
-    return algorithm.start(engine)
+def _simulate(training: Training, federation: Federation) -> None:
+    from fedspm.engines.flower.simulation import simulate
 
-
-def personalise(algorithm: Algorithm, engine: Engine, shared: Tensors) -> None:
-    """Whatever clients do on their own before they are evaluated: all of them, whoever trained."""
-    engine.invite_all()
-    if algorithm.personalises():
-        engine(algorithm.personalise, shared)
-
-
-def personalised(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model:
-    """The model as it is evaluated."""
-    personalise(algorithm, engine, shared)
-    return Model(algorithm, engine.send(shared), list(engine.private_states().values()))
-
-
-def evaluated(algorithm: Algorithm, engine: Engine, shared: Tensors, federation: Federation | None) -> dict[str, Any]:
-    """The metrics of a model on the test rows, and how many parameters it took; across sites, what they counted."""
-    if federation is None:
-        return counted(algorithm, engine, shared)
-    model = personalised(algorithm, engine, shared)
-    parameters = algorithm.parameters(shared, model.privates[0])
-    return {**evaluate(model, federation, engine.map), "parameters": parameters}
-
-
-def counted(algorithm: Algorithm, engine: Engine, shared: Tensors) -> dict[str, Any]:
-    assert isinstance(engine, Counts)
-    try:
-        personalise(algorithm, engine, shared)
-        counts = engine.count(shared)
-    except TooFewSites:
-        counts = {}
-    return from_counts(counts, algorithm.task.names, algorithm.routes)
-
-
-def in_process(config: Config, federation: Federation) -> LocalEngine:
-    return LocalEngine(
+    config, run = training.config, training.run
+    if run is None:
+        raise FedSPMError("engine = flower-simulation needs a run folder, in which its sites keep their state")
+    simulate(
         federation,
-        seed=config.seed,
+        training.algorithm,
+        run.path / "sites",
+        run.id,
+        lambda engine: _run_rounds(training, engine),
+        wait=config.sites.wait,
+        min_clients=config.sites.min_clients,
+        max_update=config.sites.max_update,
         workers=config.workers,
         device=config.device,
-        clients_at_once=config.clients_at_once,
     )
-
-
-def train(
-    config: Config,
-    federation: Federation,
-    algorithm: Algorithm,
-    run: Run,
-    watcher: Watcher,
-    checkpoint: Checkpoint | None = None,
-) -> int:
-    """Train to the end of the configuration, from the start or from a checkpoint, filling the run folder."""
-    if config.engine == "flower-simulation":
-        from fedspm.engines.flower.simulation import simulate
-
-        return simulate(
-            federation,
-            algorithm,
-            run.path / "sites",
-            run.id,
-            lambda engine: train_on(engine, config, federation, algorithm, run, watcher, checkpoint),
-            wait=config.sites.wait,
-            min_clients=config.sites.min_clients,
-            max_update=config.sites.max_update,
-            workers=config.workers,
-            device=config.device,
-        )
-    with in_process(config, federation) as engine:
-        return train_on(engine, config, federation, algorithm, run, watcher, checkpoint)
-
-
-def train_on(
-    engine: Engine,
-    config: Config,
-    federation: Federation | None,
-    algorithm: Algorithm,
-    run: Run,
-    watcher: Watcher,
-    checkpoint: Checkpoint | None = None,
-) -> int:
-    """A training with an engine; without a federation the rows are at the sites, and a checkpoint follows every round.
-
-    Metrics are written before the checkpoint of the same round, so a kill between the two loses neither. Returns the
-    number of rounds done, which is less than all if the watcher stopped it.
-    """
-    engine.releases = _releases(algorithm, federation, run, checkpoint)
-    if checkpoint is None:
-        shared, done, seconds = begin(algorithm, engine), 0, 0.0
-        run.save(_checkpoint(0, 0.0, shared, engine), config.keep_checkpoints)
-    else:
-        algorithm.require_fit(checkpoint.shared)
-        shared, done, seconds = checkpoint.shared, checkpoint.round, checkpoint.seconds
-        engine.restore(done, checkpoint.privates)
-    _privacy(algorithm, engine)  # a missing accountant is better found now
-    diagnosis = _diagnosis(algorithm, engine, federation) if config.diagnose_every and federation else None
-    clock = Clock(seconds, done)
-    while done < config.rounds:
-        before = None
-        if diagnosis and config.diagnose_every and done % config.diagnose_every == 0:
-            with clock.paused():
-                before = diagnosis.before(engine.send(shared), list(engine.private_states().values()))
-        shared = one_round(algorithm, engine, shared, done)
-        if before:
-            with clock.paused():
-                run.record({"round": done, **before.after(engine.send(shared))}, "diagnostics.jsonl")
-        done += 1
-        if engine.absent:
-            run.record({"round": done, "absent": dict(engine.absent)}, "absent.jsonl")
-        stop = watcher.round_done(done)
-        last = done == config.rounds
-        if due := last or done % config.eval_every == 0:
-            costs = clock.stop(done) | engine.traffic.metrics() | _privacy(algorithm, engine)
-            metrics = {"round": done, **evaluated(algorithm, engine, shared, federation), **costs}
-            run.record(metrics)
-            watcher.evaluated(metrics)
-            clock.start()
-        if stop and not due and federation:
-            personalise(algorithm, engine, shared)  # whoever loads the checkpoint finds nothing stale in it
-        if due or stop or federation is None:
-            run.save(_checkpoint(done, clock.seconds(), shared, engine), config.keep_checkpoints)
-        if stop and not last:
-            return done
-    keep_sketch(algorithm, engine, shared, run, done)
-    if checkpoint is not None and checkpoint.round == done:
-        evaluate_again(algorithm, engine, federation, run, checkpoint)
-    return done
-
-
-def _diagnosis(algorithm: Algorithm, engine: Engine, federation: Federation) -> "Diagnosis":
-    from fedspm.likelihood.diagnostics import Diagnosis  # SciPy is slow to import
-
-    parts = [engine.send({"x": part.x, "y": part.y}) for part in federation.train]
-    return Diagnosis(algorithm, [(part["x"], part["y"]) for part in parts], engine.map)
-
-
-def evaluate_again(
-    algorithm: Algorithm, engine: Engine, federation: Federation | None, run: Run, finished: Checkpoint
-) -> None:
-    """Of a finished run whose last metrics were lost, and across sites in any case: one that missed the end gets the
-    last state with it."""
-    done, shared = finished.round, finished.shared
-    known = next((line for line in run.metrics() if line["round"] == done), {})
-    if known and federation is not None:
-        return
-    engine.begin_round(done - 1)
-    metrics = evaluated(algorithm, engine, shared, federation) | _privacy(algorithm, engine)
-    if not (known and engine.absent):  # never fewer sites than before
-        costs = {"seconds": finished.seconds, "seconds_per_round": finished.seconds / done}
-        run.record({**costs, **known, "round": done, **metrics})
-
-
-def _checkpoint(done: int, seconds: float, shared: Tensors, engine: Engine) -> Checkpoint:
-    return Checkpoint(done, seconds, shared, engine.private_states(), dict(engine.releases.of))
-
-
-def _releases(algorithm: Algorithm, federation: Federation | None, run: Run, checkpoint: Checkpoint | None) -> Releases:
-    """What has left the clients so far.
-
-    In process it is what the checkpoint counts: rounds that are done again leave the same bits again. Across sites they
-    may not, so everything counts that was ever asked for, also after the checkpoint or before there was one.
-    """
-    if checkpoint is not None and checkpoint.releases is None and algorithm.settings.privacy.noise:
-        raise FedSPMError(f"{run.path} is of a version that did not count noised replies, so no ε is known; train anew")
-    before = dict((checkpoint and checkpoint.releases) or {})
-    if federation is not None:
-        return Releases(before)
-    asked = run.releases()
-    return Releases({name: max(before.get(name, 0), asked.get(name, 0)) for name in before | asked}, run.keep_releases)
-
-
-def _privacy(algorithm: Algorithm, engine: Engine) -> dict[str, Any]:
-    if algorithm.settings.privacy.clip is None:
-        return {}
-    return {"privacy": spent(algorithm, engine.releases.most)}
-
-
-def keep_sketch(algorithm: Algorithm, engine: Engine, shared: Tensors, run: Run, done: int) -> None:
-    """What a later newcomer needs of everybody's rows, after the last round; without it the sites have to help.
-
-    A run with noise writes none: its ε would not cover it.
-    """
-    if not isinstance(algorithm, Onboards) or run.has_sketch() or algorithm.settings.privacy.noise:
-        return
-    if engine.round != done - 1:
-        engine.begin_round(done - 1)
-    engine.invite_all()
-    with suppress(TooFewSites):
-        run.keep_sketch(vars(algorithm.onboarding.sketch(shared, engine)))
-
-
-class Clock:
-    """Seconds of training, without the time that evaluation takes."""
-
-    def __init__(self, seconds: float, done: int):
-        self._before = self._at_last = seconds
-        self._done_at_last = done
-        self.start()
-
-    def start(self) -> None:
-        self._began = time.perf_counter()
-
-    @contextmanager
-    def paused(self) -> Iterator[None]:
-        self._before = self.seconds()
-        yield
-        self.start()
-
-    def seconds(self) -> float:
-        return self._before + time.perf_counter() - self._began
-
-    def stop(self, done: int) -> dict[str, float]:
-        self._before = self.seconds()
-        each = (self._before - self._at_last) / (done - self._done_at_last)
-        self._at_last, self._done_at_last = self._before, done
-        return {"seconds": round(self._before, 3), "seconds_per_round": round(each, 4)}

@@ -1,15 +1,15 @@
-"""A client comes to a trained run or leaves it: a new run folder, in which nothing of the others has changed."""
+"""A client joins or leaves a trained run: the result is a new run folder, where nothing of the others has changed."""
 
 import warnings
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import folder_atomically
 from fedspm.data.federation import Federation
@@ -17,16 +17,16 @@ from fedspm.data.newcomer import Likeness
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
 from fedspm.federated.evaluation import evaluate
-from fedspm.federated.task import Task
 from fedspm.mixture.model import TILT
 from fedspm.mixture.onboarding import Onboards
 from fedspm.mixture.sketch import Sketch, among
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import Config, resolve
-from fedspm.runs.folder import Run, refuse_existing, require_same
+from fedspm.runs.folder import Run
+from fedspm.runs.lock import refuse_existing
 from fedspm.runs.manifest import ELSEWHERE, facts, manifest
 
-TABLES = (*TILT, "tau")  # shared tables with a row a client
+TABLES = (*TILT, "tau")  # shared tables with one row per client
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Onboarded:
 def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sketch: bool = False) -> Onboarded:
     """Fit a newcomer's head, mixing weights and tilt: with the other clients' help, or from the run's sketch."""
     refuse_existing(out)
-    algorithm, before = _opened(run)
+    algorithm, before = _algorithm_and_checkpoint(run)
     if run.config.privacy.noise:
         raise FedSPMError(
             f"{run.path} was trained with privacy.noise, and what a newcomer is compared with carries none: train anew"
@@ -51,14 +51,14 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
         raise FedSPMError(
             f"no client of {run.path} has {run.config.min_count} rows (min_count) to compare a newcomer with"
         )
-    config = _changed(run.config, joined={**run.config.data.joined, name: data})
+    config = _with_other_clients(run.config, joined={**run.config.data.joined, name: data})
     sketch = Sketch(**run.sketch()) if by_sketch or run.has_sketch() else None
     federation = None
     if run.has_rows or not by_sketch:
-        with _unless(by_sketch):
+        with _only_for_evaluation(optional=by_sketch):
             run.require_rows()
             together = config.federation(again=True)
-            require_same(run, together.without([name]))
+            run.require_same(together.without([name]))
             federation = together
     train = federation.train[-1] if federation else config.newcomer(name, _likeness(run))[0]
     if len(train) < (least := max(config.min_count, config.components)):
@@ -82,7 +82,7 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
         now = among(shared, torch.cat([sketch.here, torch.tensor([True])]))
         own = algorithm.onboarding.sketched(algorithm.onboarding.summary(newcomer, now), [name])
         sketch = sketch.moved(among(before.shared, sketch.here), now).joined(own)
-    after = Checkpoint(before.round, before.seconds, shared, before.privates | {name: private})
+    after = replace(before, shared=shared, privates=before.privates | {name: private}, releases={})
     counts = _counts(algorithm) | {name: len(train)}
     return Onboarded(_derived(run, out, config, counts, after, sketch, federation, command), len(train), sent, misfit)
 
@@ -90,7 +90,7 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
 def remove(run: Run, name: str, out: Path, command: str) -> Run:
     """Drop a client's tilt row, its private state, its part of the sketch and its share of the prior."""
     refuse_existing(out)
-    algorithm, before = _opened(run)
+    algorithm, before = _algorithm_and_checkpoint(run)
     names = algorithm.task.names
     if name not in names:
         raise FedSPMError(f"{run.path} has no client {name!r}; its clients are {', '.join(names)}")
@@ -98,9 +98,9 @@ def remove(run: Run, name: str, out: Path, command: str) -> Run:
         raise FedSPMError(f"{run.path} has two clients only; without {name!r} there would be nobody to choose from")
     data = run.config.data
     if name in data.joined:
-        config = _changed(run.config, joined={key: path for key, path in data.joined.items() if key != name})
+        config = _with_other_clients(run.config, joined={key: path for key, path in data.joined.items() if key != name})
     else:
-        config = _changed(run.config, without=[*data.without, name])
+        config = _with_other_clients(run.config, without=[*data.without, name])
     gone = names.index(name)
     kept = [i for i in range(len(names)) if i != gone]
     shared = before.shared | {table: before.shared[table][kept] for table in TABLES}
@@ -111,26 +111,26 @@ def remove(run: Run, name: str, out: Path, command: str) -> Run:
     privates = {key: private for key, private in before.privates.items() if key != name}
     federation = None
     if run.has_rows:
-        with _unless(True):
+        with _only_for_evaluation(optional=True):
             federation = run.federation().without([name])
     counts = {key: count for key, count in _counts(algorithm).items() if key != name}
     releases = {key: count for key, count in (before.releases or {}).items() if key != name}
-    after = Checkpoint(before.round, before.seconds, shared, privates, releases)
+    after = replace(before, shared=shared, privates=privates, releases=releases)
     return _derived(run, out, config, counts, after, sketch, federation, command)
 
 
 @contextmanager
-def _unless(needless: bool) -> Iterator[None]:
-    """Rows that cannot be had any more are no reason to stop if nothing but the evaluation needs them."""
+def _only_for_evaluation(optional: bool) -> Iterator[None]:
+    """Rows that cannot be had any more are worth a warning, not an error, if nothing but the evaluation needs them."""
     try:
         yield
     except FedSPMError as error:
-        if not needless:
+        if not optional:
             raise
         warnings.warn(f"not evaluated: {error}", stacklevel=4)
 
 
-def _opened(run: Run) -> tuple[Onboards, Checkpoint]:
+def _algorithm_and_checkpoint(run: Run) -> tuple[Onboards, Checkpoint]:
     model = run.model()
     if not isinstance(model.algorithm, Onboards):
         raise FedSPMError(
@@ -140,9 +140,9 @@ def _opened(run: Run) -> tuple[Onboards, Checkpoint]:
     return model.algorithm, run.latest()
 
 
-def _changed(config: Config, **data: Any) -> Config:
-    """The configuration with other clients."""
-    settings = config.said()
+def _with_other_clients(config: Config, **data: Any) -> Config:
+    """The configuration with other values of `data.joined` or `data.without`."""
+    settings = config.to_dict()
     changes = {"joined": {key: str(path) for key, path in data["joined"].items()}} if "joined" in data else data
     return resolve(settings | {"data": settings["data"] | changes})
 
@@ -172,7 +172,7 @@ def _derived(
         made = Run.create(temporary, config, about)
         made.save(after, config.keep_checkpoints)
         if sketch:
-            made.keep_sketch(vars(sketch))
+            made.save_sketch(vars(sketch))
         if federation is not None:
             model = made.model()
             parameters = model.algorithm.parameters(model.shared, model.privates[0])
@@ -185,8 +185,8 @@ def _derived_manifest(
     run: Run, config: Config, counts: Mapping[str, int], federation: Federation | None, command: str
 ) -> dict[str, Any]:
     """Of what a run became when a client came or went; its rows may be elsewhere."""
-    task = Task(run.task.shape, run.task.classes, tuple(counts), tuple(counts.values()))
-    algorithm = algorithm_named(config.algorithm)(config, task)
+    task = replace(run.task, names=tuple(counts), counts=tuple(counts.values()))
+    algorithm = build_algorithm(config, task)
     known = run.manifest | facts(algorithm, run.classes, command) | {"data_fingerprint": ELSEWHERE}
     if federation is not None:
         known = manifest(federation, algorithm, command)

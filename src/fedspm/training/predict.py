@@ -18,7 +18,7 @@ from fedspm.runs.folder import Run
 
 
 class Query(NamedTuple):
-    """An image file is one, a table or an archive has one a row."""
+    """One row to answer: an image file is one query, a table or an archive has one per row."""
 
     file: Path
     row: int | None  # counted from one; None for an image
@@ -52,7 +52,7 @@ def _require_pixels(run: Run) -> None:
 
 
 def answer(run: Run, queries: Sequence[Query]) -> list[dict[str, Any]]:
-    """One reply a query: client, posterior, prediction, probabilities."""
+    """One reply per query: client, posterior, prediction, probabilities."""
     model = run.model()
     if not model.algorithm.routes:
         raise FedSPMError(f"{run.path}: {run.config.algorithm} cannot route; use FederatedClassifier.load(…).predict")

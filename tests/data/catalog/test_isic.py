@@ -106,4 +106,4 @@ def test_what_divides_images_over_clients_is_refused_and_not_written():
     for table, key, value in [("data", "clients", 4), ("data", "alpha_inter", 0.5), ("shift", "colour", 0.0)]:
         with pytest.raises(FedSPMError, match=rf"{table}\.{key} is for images .* fed-isic2019 comes divided"):
             resolve({"data": {"name": "fed-isic2019"}}, {table: {key: value}})
-    assert "clients" not in resolve({"data": {"name": "fed-isic2019"}}).said()["data"]
+    assert "clients" not in resolve({"data": {"name": "fed-isic2019"}}).to_dict()["data"]

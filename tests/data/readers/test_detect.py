@@ -202,7 +202,7 @@ def test_a_path_is_a_name_in_the_configuration(tmp_path, monkeypatch):
     assert settings.data.path == tmp_path / "wards.csv"
     assert settings.data.title == "wards"
     assert settings.federation().columns == ("pressure",)
-    assert "clients" not in settings.said()["data"]
+    assert "clients" not in settings.to_dict()["data"]
     import tomllib
 
     monkeypatch.chdir("/")

@@ -8,7 +8,7 @@ import torch
 
 pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 
-from fedspm.algorithms import ALGORITHMS, algorithm_named
+from fedspm.algorithms import ALGORITHMS, build_algorithm
 from fedspm.engines.flower import wire
 from fedspm.engines.flower.site import Site, SiteConfig
 from fedspm.engines.flower.site_data import save_rows
@@ -34,7 +34,7 @@ class Server:
         self.config = SiteConfig(**made | {"algorithms": tuple(ALGORITHMS)} | site)
         self.site = Site(self.config)
         task = Task((FEATURES,), 2, NAMES, (len(rows[1]), len(rows[1])))
-        self.algorithm = algorithm_named(settings.algorithm)(settings, task)
+        self.algorithm = build_algorithm(settings, task)
         known = {"names": NAMES, "counts": task.counts, "shape": task.shape, "classes": ["ill", "well"]}
         self.description = known | {"settings": settings.model_dump(mode="json")}
         self.refusals = []

@@ -17,7 +17,8 @@ from fedspm.engines.flower.transport import agreed_classes
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import evaluate, from_counts
 from fedspm.runs.config import resolve
-from fedspm.training.loop import begin, one_round, personalised
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 from postbox import algorithm_of, loop_engine
 from small import small_settings
 

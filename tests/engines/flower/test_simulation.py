@@ -8,13 +8,13 @@ pytest.importorskip("ray", reason="pip install 'fedspm[flower]'")
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.engines.flower.simulation import simulate
 from fedspm.engines.local import LocalEngine
-from fedspm.runs.folder import task_of
+from fedspm.federated.task import Task
 from fedspm.training.loop import begin, one_round
 from small import small_settings
 
 
 def test_a_training_that_is_resumed_in_simulation_gives_the_same_bits(vectors, tmp_path):
-    algorithm = FedSPM(small_settings(em={"start": "random", "hold": 0}), task_of(vectors))
+    algorithm = FedSPM(small_settings(em={"start": "random", "hold": 0}), Task.of_federation(vectors))
 
     def train(engine, stop_after=None):
         shared = begin(algorithm, engine)

@@ -3,12 +3,14 @@
 import numpy as np
 from torch import nn
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.data.federation import Federation, Part
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.evaluation import evaluate
+from fedspm.federated.task import Task
 from fedspm.runs.config import resolve
-from fedspm.runs.folder import task_of
-from fedspm.training.loop import begin, evaluated, one_round
+from fedspm.training.evaluation import personalised
+from fedspm.training.loop import begin, one_round
 
 from .job import Job, Turns, read
 
@@ -23,12 +25,16 @@ def main(path: str, workers: str) -> None:
         "momentum": job.momentum,
     }
     config = resolve({"algorithm": "fedavg", "horizon": 1_000_000, "predictor": block})  # the rate stays as it is
-    algorithm = algorithm_named("fedavg")(config, task_of(federation), {"predictor": job.network[:-1]})
+    algorithm = build_algorithm(config, Task.of_federation(federation), {"predictor": job.network[:-1]})
     with LocalEngine(federation, seed=0, workers=workers, device="cpu") as engine:
         shared = begin(algorithm, engine)
         for number in range(job.rounds):
             shared = one_round(algorithm, engine, shared, number)
-            turns.done(evaluated(algorithm, engine, shared, federation)["system_accuracy"] if job.test else None)
+            if job.test:
+                model = personalised(algorithm, engine, shared)
+                turns.done(evaluate(model, federation, engine.map)["system_accuracy"])
+            else:
+                turns.done(None)
 
 
 def federation_of(job: Job) -> Federation:

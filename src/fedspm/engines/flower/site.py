@@ -19,7 +19,7 @@ import torch
 from flwr.app import RecordDict
 from pydantic import Field, ValidationError
 
-from fedspm.algorithms import algorithm_named
+from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import DamagedFile, FedSPMError, Refused
 from fedspm.base.plugins import ENCODERS
 from fedspm.base.schema import Strict, problem
@@ -206,7 +206,7 @@ class Site:
         """The run of a description, which this site is willing to take part in."""
         self._require_willing(description)
         settings, task = self._settings(description), Task.of_description(description)
-        algorithm = algorithm_named(settings.algorithm)(settings, task)
+        algorithm = build_algorithm(settings, task)
         self._require_safe(algorithm)
         rows = self.rows
         if "columns" in description:  # runs of before 2026-11-18 have none

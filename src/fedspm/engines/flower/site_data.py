@@ -9,14 +9,12 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import safetensors
 import torch
-from safetensors.torch import save
 from torch import Tensor
 
 from fedspm.base.errors import DamagedFile, FedSPMError, Refused
-from fedspm.base.files import write_atomically
 from fedspm.base.plugins import working_directory_last
+from fedspm.base.tensors import read_tensors, write_tensors
 from fedspm.data.arrays import as_input, as_rows, in_order, named_columns, places, require_finite
 from fedspm.data.federation import Federation, Part
 from fedspm.data.images import are_pixels, bytes_as_values
@@ -96,13 +94,12 @@ def load_rows(source: str) -> SiteRows:
     if is_function(source):
         return _called(source)
     try:
-        with safetensors.safe_open(source, "pt") as file:
-            tensors = {name: file.get_tensor(name) for name in ("x", "y", "test_x", "test_y")}
-            about = file.metadata() or {}
-            classes, names = np.asarray(json.loads(about["classes"])), json.loads(about.get("columns", "null"))
-    except (OSError, KeyError, ValueError, safetensors.SafetensorError) as error:
+        tensors, about = read_tensors(Path(source))
+        x, y, test_x, test_y = (tensors[name] for name in ("x", "y", "test_x", "test_y"))
+        classes, names = np.asarray(json.loads(about["classes"])), json.loads(about.get("columns", "null"))
+    except (KeyError, ValueError) as error:
         raise DamagedFile(f"{source} is not a file of rows that `save_rows` wrote: {error}") from error
-    train, test = Part(as_input(tensors["x"]), tensors["y"]), Part(as_input(tensors["test_x"]), tensors["test_y"])
+    train, test = Part(as_input(x), y), Part(as_input(test_x), test_y)
     columns = tuple(map(str, names)) if names else None
     if columns and (len(columns),) != tuple(train.x.shape[1:]):
         raise DamagedFile(f"{source} names {len(columns)} columns, its rows have the shape {tuple(train.x.shape[1:])}")
@@ -117,9 +114,8 @@ def save_rows(path: str | Path, x: Any, y: Any, test_x: Any = None, test_y: Any 
 
 def write_rows(path: Path, rows: SiteRows) -> None:
     tensors: dict[str, Tensor] = {"x": rows.train.x, "y": rows.train.y, "test_x": rows.test.x, "test_y": rows.test.y}
-    plain = {name: tensor.contiguous() for name, tensor in tensors.items()}
     about = {"classes": json.dumps(rows.classes.tolist()), "columns": json.dumps(rows.columns)}
-    write_atomically(path, save(plain, about), private=True)
+    write_tensors(path, tensors, about)
 
 
 def rows_of(federation: Federation, i: int) -> SiteRows:

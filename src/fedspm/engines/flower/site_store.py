@@ -20,15 +20,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import safetensors
-from safetensors.torch import save
-
 from fedspm.base.errors import DamagedFile, Refused
 from fedspm.base.files import private_folder, read_json, write_atomically
-from fedspm.base.tensors import Tensors, plain, tensors_digest
+from fedspm.base.tensors import Tensors, read_tensors, tensors_digest, write_tensors
 from fedspm.engines.flower.request_guard import Request
 
 SECRET = 32  # bytes
+TAG = "tag"  # which exchange a file of tensors belongs to, in its metadata
 REDONE = 2  # turns that a server may do again: the last one, and that before it in case it dies again meanwhile
 Place = tuple[int, int]  # (turn, exchange)
 
@@ -102,8 +100,8 @@ class Store:
         earlier = [each for each in self.places() if each < place]
         if not earlier:
             raise Refused(f"this site has no private state from before exchange {place} of the run")
-        tensors, tag = load_tagged(self._file(earlier[-1]))
-        if tag != _text(earlier[-1]):
+        tensors, metadata = read_tensors(self._file(earlier[-1]))
+        if (tag := metadata.get(TAG, "")) != _text(earlier[-1]):
             raise DamagedFile(f"{self._file(earlier[-1])} is tagged {tag}: it was renamed or copied")
         return earlier[-1], tensors
 
@@ -117,7 +115,7 @@ class Store:
         stay from which turns start that may be done again; a site that has rested has only an old one, and needs it.
         """
         if private is not None:
-            save_tagged(self._file(place), private, _text(place))
+            write_tensors(self._file(place), private, {TAG: _text(place)})
         places, turn = self.places(), place[0]
         needed = {each for each in places if (turn, 0) <= each < place or (each == place and private is not None)}
         for start in range(turn + 1 - REDONE, turn + 1):
@@ -131,20 +129,20 @@ class Store:
     # -- what no round changes ---------------------------------------------------------------------------------------
 
     def keep_frozen(self, tensors: Tensors) -> None:
-        save_tagged(self.folder / "frozen.safetensors", tensors, tensors_digest(tensors))
+        write_tensors(self.folder / "frozen.safetensors", tensors, {"tag": tensors_digest(tensors)})
 
     def frozen(self, digest: str) -> Tensors:
         """The frozen tensors that the server means."""
         path = self.folder / "frozen.safetensors"
-        tensors, tag = load_tagged(path) if path.exists() else ({}, "")
-        if tag != digest:
+        found = read_tensors(path) if path.exists() else None
+        if found is None or found.metadata.get("tag") != digest:
             raise Refused("this site does not have the frozen tensors of this run; they are sent again")
-        return tensors
+        return found.tensors
 
     # -- shared state ------------------------------------------------------------------------------------------------
 
     def keep_shared(self, turn: int, shared: Tensors) -> None:
-        save_tagged(self.folder / "shared.safetensors", shared, str(turn))
+        write_tensors(self.folder / "shared.safetensors", shared, {TAG: str(turn)})
 
     def shared(self, turn: int) -> Tensors:
         """What the server has sent in this turn."""
@@ -156,20 +154,8 @@ class Store:
         path = self.folder / "shared.safetensors"
         if not path.exists():
             return {}, -1
-        tensors, tag = load_tagged(path)
-        return tensors, int(tag)
-
-
-def save_tagged(path: Path, tensors: Tensors, tag: str) -> None:
-    write_atomically(path, save(plain(tensors), {"tag": tag}), private=True)
-
-
-def load_tagged(path: Path) -> tuple[Tensors, str]:
-    try:
-        with safetensors.safe_open(path, "pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}, (file.metadata() or {}).get("tag", "")  # noqa: SIM118
-    except (OSError, safetensors.SafetensorError) as error:
-        raise DamagedFile(f"{path} is damaged: {error}") from error
+        tensors, metadata = read_tensors(path)
+        return tensors, int(metadata.get(TAG, -1))
 
 
 def _text(place: Place) -> str:

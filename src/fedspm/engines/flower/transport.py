@@ -120,7 +120,9 @@ def agreed_task(sites: dict[str, Introduction], names: Sequence[str]) -> tuple[T
     if 0 < len(worded) < len(names):
         raise FedSPMError(f"{', '.join(worded)} have strings as labels and the other sites numbers; use one kind")
     classes = agreed_classes([sites[name].classes for name in names])
-    return Task(shapes.pop(), len(classes), tuple(names), tuple(sites[name].rows for name in names)), classes
+    counts = [sites[name].rows for name in names]
+    task = Task.of_description({"shape": shapes.pop(), "classes": classes, "names": names, "counts": counts})
+    return task, classes
 
 
 def require_rows(name: str, site: Introduction, most: int) -> None:

@@ -18,9 +18,10 @@ from starlette.requests import Request
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
+from fedspm.base.tensors import metadata_of
 from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.images import SERVED, are_pixels, bytes_as_values, not_pixels, read_image
-from fedspm.serve.bundle import TENSORS, Card, metadata_of, unpack
+from fedspm.serve.bundle import TENSORS, Card, unpack
 from fedspm.serve.http import columns
 from fedspm.serve.http.guard import Declined, Limits, read_body
 

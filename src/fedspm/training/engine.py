@@ -1,0 +1,54 @@
+"""What a training needs of an engine, and the engine of a configuration that trains in this process."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Protocol, TypeVar, runtime_checkable
+
+from fedspm.base.tensors import Tensors
+from fedspm.data.federation import Federation
+from fedspm.engines.local import LocalEngine
+from fedspm.federated.accountant import Releases
+from fedspm.federated.algorithm import Algorithm, Exchange
+from fedspm.federated.traffic import Traffic
+from fedspm.runs.config import Config
+
+In = TypeVar("In")
+Out = TypeVar("Out")
+
+
+class Engine(Exchange, Protocol):
+    """What a training needs of an engine, beside the exchanges that an algorithm asks for."""
+
+    traffic: Traffic
+    releases: Releases
+    absent: dict[str, str]  # clients that were left out of an exchange of this round, and why
+
+    def private_states(self) -> dict[str, Tensors]: ...
+
+    def begin_round(self, number: int, participants: Sequence[int] | None = None) -> None: ...
+
+    def invite_all(self) -> None: ...
+
+    def init_private(self, algorithm: Algorithm) -> None: ...
+
+    def restore(self, round: int, privates: Mapping[str, Tensors]) -> None: ...
+
+    def send(self, tensors: Tensors) -> Tensors: ...
+
+    def map(self, function: Callable[[In], Out], items: Iterable[In]) -> Iterator[Out]: ...
+
+
+@runtime_checkable
+class CountingEngine(Protocol):
+    """An engine whose sites evaluate on their own rows and return counts."""
+
+    def count(self, shared: Tensors) -> dict[str, Tensors]: ...
+
+
+def in_process(config: Config, federation: Federation) -> LocalEngine:
+    return LocalEngine(
+        federation,
+        seed=config.seed,
+        workers=config.workers,
+        device=config.device,
+        clients_at_once=config.clients_at_once,
+    )
