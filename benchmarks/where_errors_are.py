@@ -16,7 +16,7 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedspm.algorithms.fedspm import FedSPM
-from fedspm.data.federation import Part
+from fedspm.data.part import Part
 from fedspm.federated.evaluation import Model
 from fedspm.mixture.model import log_likelihood, log_ratio
 from fedspm.mixture.routing import class_probabilities, log_component_posterior

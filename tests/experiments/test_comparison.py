@@ -4,9 +4,9 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from cells import method
 from fedspm.base.errors import FedSPMError
 from fedspm.experiments.comparison import (
-    Method,
     best,
     comparison_cells,
     paired_difference,
@@ -19,13 +19,6 @@ from fedspm.experiments.select_components import SCORE, choice_rows
 from fedspm.experiments.tables import LATEX, MARKDOWN, accuracy_rows, difference_rows
 from fedspm.runs.compatibility import differences
 from fedspm.runs.config import resolve
-
-
-def method(name: str, *system: float, routing: tuple[float, ...] = ()) -> Method:
-    accuracy = {"system": dict(enumerate(system)), "average": dict(enumerate(system))}
-    if routing:
-        accuracy["routing"] = dict(enumerate(routing))
-    return Method(name, name.title(), accuracy, 10, 0, 1_000_000, 2_000_000, 0.5, {})
 
 
 def test_the_interval_is_that_of_the_paired_t_test():

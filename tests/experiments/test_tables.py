@@ -4,9 +4,8 @@ import csv
 import json
 
 import pytest
-from test_comparison import method
 
-from cells import line, recorded
+from cells import line, method, recorded
 from fedspm.base.errors import FedSPMError
 from fedspm.experiments import Narrowed, load_plan
 from fedspm.experiments.comparison import best, method_rows, ranks

@@ -11,9 +11,10 @@ import torch
 from matplotlib.figure import Figure
 
 from fedspm.base.files import file_names, write_atomically
-from fedspm.data.federation import Federation, Truth
+from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import own_name
 from fedspm.data.images import are_pixels, encode_png
+from fedspm.data.part import Truth
 from fedspm.federated.accountant import sentence
 from fedspm.federated.evaluation import Model
 from fedspm.report import data_figures, figures

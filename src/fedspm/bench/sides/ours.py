@@ -4,7 +4,8 @@ import numpy as np
 from torch import nn
 
 from fedspm.algorithms import algorithm_named
-from fedspm.data.federation import Federation, Part
+from fedspm.data.federation import Federation
+from fedspm.data.part import Part
 from fedspm.engines.local import LocalEngine
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import task_of
