@@ -8,7 +8,8 @@ import re
 from pathlib import Path
 
 from fedspm.experiments import load_plan
-from fedspm.experiments.comparison import CONFIDENCE, method_rows, paired_difference
+from fedspm.experiments.training_record import method_rows
+from fedspm.experiments.statistics import CONFIDENCE, paired_difference
 from fedspm.experiments.coverage import missing, named_seeds, reductions
 from fedspm.experiments.records import Records
 from fedspm.experiments.results import beside_the_paper, bridge_table, marked, panel_methods, panel_tables

@@ -10,9 +10,9 @@ import pytest
 
 from fedspm.algorithms import ALGORITHMS
 from fedspm.experiments import EXPERIMENTS, load_plan
-from fedspm.experiments.comparison import ACCURACIES
 from fedspm.experiments.records import Records
 from fedspm.experiments.results import write_results
+from fedspm.experiments.statistics import ACCURACIES
 from fedspm.runs.config import resolve
 
 DOCS = Path(__file__).parents[2] / "docs"

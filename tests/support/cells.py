@@ -2,8 +2,8 @@
 
 import json
 
-from fedspm.experiments.comparison import Method
 from fedspm.experiments.records import Records
+from fedspm.experiments.statistics import Method
 
 
 def line(cell, system=0.5, **more):

@@ -5,7 +5,7 @@ import torch
 
 from fedspm.algorithms import ALGORITHMS
 from fedspm.base.errors import FedSPMError
-from fedspm.experiments.grid import Cell
+from fedspm.experiments.cell import Cell
 from fedspm.runs.compatibility import prolongs
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run, manifest, task_of

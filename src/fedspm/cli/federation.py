@@ -10,8 +10,8 @@ import typer
 from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
 from fedspm.cli.options import AllowEncoder, Set, layers
-from fedspm.cli.output import counted, say, show_results
-from fedspm.report.terminal import console
+from fedspm.cli.output import say, show_results
+from fedspm.report.terminal import console, counted
 
 federation = typer.Typer(no_args_is_help=True, help="Train across machines on Flower: docs/deploy.md.")
 app.add_typer(federation, name="federation")

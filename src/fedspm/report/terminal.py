@@ -24,6 +24,11 @@ console = Console(markup=False, emoji=False, highlight=False)  # clients may be 
 errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
+def counted(number: int, what: str) -> str:
+    """`1 round`, `2 rounds`"""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 class ProgressWatcher:
     """A bar with the time left, a line for every evaluation, and a clean stop on Ctrl-C."""
 
