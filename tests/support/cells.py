@@ -37,4 +37,4 @@ def method(name: str, *system: float, routing: tuple[float, ...] = ()) -> Method
     accuracy = {"system": dict(enumerate(system)), "average": dict(enumerate(system))}
     if routing:
         accuracy["routing"] = dict(enumerate(routing))
-    return Method(name, name.title(), accuracy, 10, 0, 1_000_000, 2_000_000, 0.5, {})
+    return Method(name, name.title(), {}, accuracy, 10, 0, 1_000_000, 2_000_000, 0.5)

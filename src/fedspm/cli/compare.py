@@ -8,7 +8,7 @@ import typer
 
 from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
-from fedspm.cli.grids import showing_what_is_finished
+from fedspm.cli.grids import grid_options, showing_what_is_finished
 from fedspm.cli.options import (
     Clients,
     Components,
@@ -24,7 +24,7 @@ from fedspm.cli.options import (
     parse_names,
     parse_numbers,
 )
-from fedspm.cli.output import as_typed, say
+from fedspm.cli.output import say
 from fedspm.report.terminal import console, plain_table
 
 if TYPE_CHECKING:
@@ -52,7 +52,6 @@ def compare(
     set_: Set = None,
 ) -> None:
     """Train methods on the same data from the same start, and write the table that compares them."""
-    from fedspm.experiments import TerminalProgress
     from fedspm.experiments import compare as run_comparison
 
     options = {
@@ -68,11 +67,8 @@ def compare(
         known = run_comparison(
             None if algorithms == "all" else _rows(algorithms),
             layers(config, options, set_),
-            seeds=parse_numbers("--seeds", seeds),
             out=out,
-            jobs=jobs,
-            progress=TerminalProgress(say),
-            command=as_typed(),
+            **grid_options(seeds, jobs),
         )
         _show_comparison(out, known)
 
@@ -122,7 +118,7 @@ def choose(
     set_: Set = None,
 ) -> None:
     """How many components? Train each number, and compare the likelihood of rows that were held out."""
-    from fedspm.experiments import TerminalProgress, choose_components
+    from fedspm.experiments import choose_components
 
     options = {
         "algorithm": algorithm,
@@ -136,11 +132,8 @@ def choose(
         choice = choose_components(
             parse_numbers("--components", components),
             layers(config, options, set_),
-            seeds=parse_numbers("--seeds", seeds),
             out=out,
-            jobs=jobs,
-            progress=TerminalProgress(say),
-            command=as_typed(),
+            **grid_options(seeds, jobs),
         )
         _show_choice(out, choice)
 

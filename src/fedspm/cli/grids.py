@@ -6,7 +6,16 @@ from typing import Any
 
 import typer
 
-from fedspm.cli.output import INTERRUPTED, say
+from fedspm.cli.options import parse_numbers
+from fedspm.cli.output import INTERRUPTED, as_typed, say
+
+
+def grid_options(seeds: str, jobs: int | None) -> dict[str, Any]:
+    """What a command hands to every call that trains a grid."""
+    from fedspm.experiments import TerminalProgress
+
+    numbers = parse_numbers("--seeds", seeds)
+    return {"seeds": numbers, "jobs": jobs, "progress": TerminalProgress(say), "command": as_typed()}
 
 
 @contextmanager

@@ -20,13 +20,13 @@ class Method:
 
     name: str
     title: str
+    curves: Mapping[int, Sequence[Mapping[str, Any]]]  # the metrics of every evaluated round, by seed
     accuracy: Mapping[str, Seeds]
     parameters: int
     private: int
     bytes_down: int | None
     bytes_up: int | None
     seconds_per_round: float
-    curves: Mapping[int, Sequence[Mapping[str, Any]]]
 
 
 def spread(values: Seeds) -> tuple[float, float | None]:

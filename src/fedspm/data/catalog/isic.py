@@ -138,6 +138,7 @@ def _note(note: Note, rows: list[Row], path: Path) -> None:
 
 ISIC = DataSet(
     name="fed-isic2019",
+    size=64,
     about="23,247 dermoscopic images of six centers, 8 diagnoses; already divided: a client is a center",
     form=form,
     decode=decode,
@@ -145,5 +146,4 @@ ISIC = DataSet(
     unfetched="the licences of ISIC 2019 and HAM10000 (CC BY-NC) are for a person to accept; follow FLamby's page on "
     "Fed-ISIC2019 (download_isic.py, resize_images.py), copy its train_test_split beside the images, and train with "
     "`--set data.path=FOLDER`",
-    size=64,
 )
