@@ -3,6 +3,7 @@
 import re
 import shutil
 from collections import defaultdict
+from importlib import import_module
 from pathlib import Path
 from statistics import fmean
 
@@ -30,6 +31,16 @@ def test_the_example_of_the_page_on_own_data_runs(capsys):
     (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "own-data.md").read_text(), re.DOTALL)
     exec(compile(code, "own-data.md", "exec"), {})
     assert float(capsys.readouterr().out) > 0.6
+
+
+def test_the_page_on_python_names_calls_that_exist_and_its_example_runs(tmp_path, monkeypatch, capsys):
+    page = (DOCS / "from-python.md").read_text()
+    for module, name in re.findall(r"`fedspm\.([a-z_.]+)\.(\w+)[(`]", page):
+        assert hasattr(import_module(f"fedspm.{module}"), name), name
+    (code,) = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code, "from-python.md", "exec"), {})
+    assert "FedSPM (1×) {0: " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)
