@@ -1,19 +1,10 @@
-"""The command line: a file a group of commands, in the order `fedspm --help` lists them."""
+"""The command line: one file per group of commands, in the order `fedspm --help` lists them."""
 
-from fedspm.cli import (
-    bench,
-    clients,
-    compare,
-    data,
-    data_check,
-    experiment,
-    federation,
-    inspect,
-    serve,
-    settings,
-    train,
-)  # isort: skip
+# isort: off
 from fedspm.cli.app import main
+from fedspm.cli import train, compare, experiment, inspect, serve, clients, federation, data, data_check, settings
+from fedspm.cli import bench
+# isort: on
 
 __all__ = [
     "bench",
