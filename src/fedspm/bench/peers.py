@@ -2,7 +2,7 @@
 
 Every side is a process of its own, with one compute thread a worker; a peer's has an environment of its own, made once
 in the user's cache. The sides take turns, a round each. Two jobs: `training`, with an evaluation every round, and
-`exchange`, with one step on one row a client: what is left when there is next to nothing to compute.
+`exchange`, with one step on one row per client: what is left when there is next to nothing to compute.
 """
 
 import json
