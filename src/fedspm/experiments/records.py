@@ -1,4 +1,4 @@
-"""What is known of an experiment: cells.jsonl, one line per finished training; it stays when the run folders are gone."""
+"""What is known of an experiment: cells.jsonl, one line per finished training; it outlives the run folders."""
 
 import json
 from collections.abc import Sequence

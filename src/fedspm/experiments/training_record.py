@@ -38,7 +38,7 @@ def title(run: Run) -> str:
 
 
 def method_rows(records: Sequence[Record]) -> list[Method]:
-    """Finished trainings, one row per method, in their order. With the same seed all have to have seen the same data."""
+    """One row per method, in the order of the records. With the same seed all have to have seen the same data."""
     rows: dict[str, dict[int, Record]] = {}
     data: dict[int, str] = {}
     for each in records:
