@@ -7,7 +7,7 @@ DEV    := $(VENV)/.ready-dev
 RUN    ?= runs/first
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-faults check reproduce bench wheel clean
+.PHONY: help run serve test test-faults check reproduce pages bench wheel clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -38,6 +38,9 @@ check: $(DEV)  ## lint and type-check
 
 reproduce: $(READY)  ## train a slice of table 1 anew and compare it with the committed cells (under ten minutes)
 	$(BIN)/python benchmarks/reproduce.py
+
+pages: $(READY)  ## write the documentation's numbers anew from results/*/cells.jsonl
+	$(BIN)/python -m fedspm.experiments.pages
 
 bench: $(DEV)  ## measure a round against bare tensor work
 	$(BIN)/fedspm bench round

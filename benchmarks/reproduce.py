@@ -6,10 +6,11 @@ and a training amplifies it; so a point and a half is allowed. Exits with 1 if a
 """
 
 import shutil
-import subprocess
 import sys
 from pathlib import Path
 
+from fedspm.base.errors import FedSPMError
+from fedspm.experiments import TerminalProgress, run_experiment
 from fedspm.experiments.records import Records
 from fedspm.experiments.tables import markdown_table
 
@@ -21,11 +22,16 @@ ALLOWED = 0.015
 
 
 def main() -> int:
-    narrowed = ["--panels", PANEL, "--methods", ",".join(ROWS), "--seeds", str(SEED), "--rounds", str(ROUNDS)]
-    command = [sys.executable, "-m", "fedspm", "experiment", "table1", *narrowed, "--out", str(FOLDER)]
     shutil.rmtree(FOLDER, ignore_errors=True)  # what an earlier call has trained proves nothing of today's code
-    if code := subprocess.run(command, check=False).returncode:
-        return code
+    run_experiment(
+        "table1",
+        panels=[PANEL],
+        methods=ROWS,
+        seeds=[SEED],
+        rounds=ROUNDS,
+        out=FOLDER,
+        progress=TerminalProgress(),
+    )
     committed, again = (Records(folder / "table1" / "cells.jsonl").lines for folder in (ROOT / "results", FOLDER))
     rows, furthest = [], 0.0
     for row in ROWS:
@@ -43,4 +49,7 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    try:
+        sys.exit(main())
+    except FedSPMError as error:
+        sys.exit(str(error))

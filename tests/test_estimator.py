@@ -13,7 +13,7 @@ from torch import nn
 from fedspm import FederatedClassifier, Federation
 from fedspm.algorithms import ALGORITHMS
 from fedspm.base.errors import FedSPMError
-from fedspm.data.federation import Part
+from fedspm.data.part import Part
 from fedspm.runs.folder import Run
 from fedspm.training.predict import replies
 from small import toy_rows

@@ -10,7 +10,7 @@ from sklearn.base import clone
 
 from fedspm import FederatedClassifier, Federation
 from fedspm.algorithms import ALGORITHMS
-from fedspm.data.federation import Part
+from fedspm.data.part import Part
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run
 from fedspm.training.callbacks import Callback, EarlyStopping

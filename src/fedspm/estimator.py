@@ -247,7 +247,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         with folder_atomically(Path(path)) as temporary:
             run = Run.create(temporary, self.config_, self.manifest_)
             kinds = model.algorithm.kinds(model.shared)
-            run.save(Checkpoint(self.rounds_done_, 0.0, model.shared, privates, **kinds), keep=1)
+            run.save(Checkpoint(self.rounds_done_, 0.0, model.shared, privates, {}, **kinds), keep=1)
             if self.sketch_:
                 run.save_sketch(self.sketch_)
 

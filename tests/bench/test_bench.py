@@ -5,10 +5,12 @@ import json
 import pytest
 
 from commands import fedspm
+from fedspm import bench
+from fedspm.bench import serving
 from fedspm.bench.measure import alternated, ratio
 from fedspm.bench.peers import Size, bench_peers, figures
 from fedspm.bench.scale import exponent, measure
-from fedspm.cli.bench import show_peers
+from fedspm.cli.bench import WHAT, show_peers
 
 
 def test_sides_take_turns_after_a_warm_up():
@@ -86,3 +88,26 @@ def test_peers_are_measured_against_ours():
         "flower over ours: start": 20,
         "flower over ours: beyond_bare": 20,
     }
+
+
+def test_every_measurement_is_one_call():
+    assert {name.removeprefix("bench_") for name in bench.__all__} == set(WHAT)
+    settings = {"algorithm": "fedavg", "data": {"name": "fashion-sample"}, "predictor": {"steps": 2}}
+    result = bench.bench_profile(settings, repeats=1)
+    assert {"predictor, forward", "predictor, backward", "averaging", "everything else"} <= result["parts"].keys()
+    assert sum(result["parts"].values()) == pytest.approx(result["cpu_seconds"], abs=0.01)
+    assert result["checkpoint_cpu_seconds"] > 0
+    route = bench.bench_route(settings, 1, sizes=[4])
+    assert [each["batch"] for each in route["batches"]] == [4]
+
+
+def test_serving_is_measured_against_the_bare_pass(tmp_path, monkeypatch):
+    data = ["--clients", 2, "--rounds", 1, "--components", 1, "--set", "predictor.steps=1", "--set", "router.steps=1"]
+    fedspm("train", *data, "--out", tmp_path / "run")
+    monkeypatch.setattr(serving, "LOADS", ((8, 2),))
+    result = bench.bench_serving(tmp_path / "run", repeats=1, seconds=1)
+    (load,) = result["loads"]
+    assert load["failed"] == 0 < load["requests"], load["why"]
+    assert load["cpu_ms_an_image"] > 0
+    assert load["bare"]["cpu_ms_an_image"] > 0
+    assert fedspm("bench", "serving", check=False).returncode == 1  # of which run?

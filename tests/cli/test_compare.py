@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from commands import PATIENCE, fedspm, wait
-from fedspm.experiments.grid import Cell
+from fedspm.experiments.cell import Cell
 from fedspm.experiments.select_components import write_choice
 from fedspm.runs.folder import Run
 
@@ -160,7 +160,7 @@ def test_choosing_the_number_of_components(tmp_path):
     run = Run.open(out / "runs" / "c1-seed0")
     other = run.config.model_copy(update={"components": 3})
     cells = [Cell("C=3", other, out / "runs" / "c3-seed0"), Cell("C=1", run.config, run.path)]
-    assert len(write_choice(out, cells, "fedspm choose")) == 1
+    assert len(write_choice(out, cells, "fedspm choose").rows) == 1
     assert "Not finished: C=3 seed 0.\n" in (out / "components.md").read_text()
 
 

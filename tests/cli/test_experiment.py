@@ -7,7 +7,7 @@ from cells import line, recorded
 from commands import fedspm
 from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
-from fedspm.experiments import Narrowed, load_plan
+from fedspm.experiments import Selection, load_plan, runner
 from fedspm.experiments.plan import plan_cells
 from fedspm.experiments.records import Records
 
@@ -60,9 +60,9 @@ def test_what_cannot_be_run_is_refused_before_anything_is(tmp_path, monkeypatch,
 
 def test_all_refuses_before_anything_is_trained(tmp_path, monkeypatch):
     began = []
-    monkeypatch.setattr("fedspm.cli.experiment._run", lambda plan, *_: began.append(plan.name))
+    monkeypatch.setattr(runner, "run_plan", lambda plan, *_, **__: began.append(plan.name))
     plan = load_plan("isic")
-    (cell,) = plan_cells(plan, Narrowed([0], ["fedavg"], settings={"rounds": 9}), tmp_path)
+    (cell,) = plan_cells(plan, Selection([0], ["fedavg"], settings={"rounds": 9}), tmp_path)
     recorded(tmp_path / "isic" / "cells.jsonl", [line(cell)])
     order = ["experiment", "all", "--methods", "fedavg", "--seeds", "0", "--out", str(tmp_path)]
     refused = CliRunner().invoke(app, order)
@@ -72,7 +72,7 @@ def test_all_refuses_before_anything_is_trained(tmp_path, monkeypatch):
 
 def test_the_page_names_the_folder_it_lies_in(tmp_path, monkeypatch):
     called = []
-    monkeypatch.setattr("fedspm.cli.experiment._run", lambda plan, wanted, *_: called.append(wanted.command(plan)))
+    monkeypatch.setattr(runner, "run_plan", lambda plan, wanted, out, **_: called.append(wanted.command(plan, out)))
     for out in (tmp_path, "results"):
         CliRunner().invoke(app, ["experiment", "isic", "--rounds", "9", "--out", str(out)])
     assert called == [f"fedspm experiment isic --rounds 9 --out {tmp_path}", "fedspm experiment isic --rounds 9"]
@@ -80,8 +80,8 @@ def test_the_page_names_the_folder_it_lies_in(tmp_path, monkeypatch):
 
 def test_the_list_counts_what_the_plan_wants(tmp_path):
     plan = load_plan("table1")
-    planned = plan_cells(plan, Narrowed([0], ["fedavg", "feddrm"], ["fashion-mnist"]), tmp_path)
-    beyond = plan_cells(plan, Narrowed([7], ["fedavg"], ["fashion-mnist"], rounds=9), tmp_path)
+    planned = plan_cells(plan, Selection([0], ["fedavg", "feddrm"], ["fashion-mnist"]), tmp_path)
+    beyond = plan_cells(plan, Selection([7], ["fedavg"], ["fashion-mnist"], rounds=9), tmp_path)
     recorded(tmp_path / "table1" / "cells.jsonl", [line(cell) for cell in planned])
     assert "2 of 132 done  " in fedspm("experiment", "list", "--out", tmp_path).stdout
     recorded(tmp_path / "table1" / "cells.jsonl", [line(cell) for cell in planned + beyond])
@@ -90,7 +90,7 @@ def test_the_list_counts_what_the_plan_wants(tmp_path):
 
 def test_a_damaged_record_stops_no_other_experiment(tmp_path):
     plan = load_plan("table2")
-    (cell,) = plan_cells(plan, Narrowed([0], ["fedavg"], ["inter-2"]), tmp_path)
+    (cell,) = plan_cells(plan, Selection([0], ["fedavg"], ["inter-2"]), tmp_path)
     recorded(tmp_path / "table2" / "cells.jsonl", [line(cell)])
     (tmp_path / "table1").mkdir()
     (tmp_path / "table1" / "cells.jsonl").write_text("{]")

@@ -4,16 +4,15 @@ import re
 
 import numpy as np
 import pytest
-from test_own import HEADER, ROWS, write_csv
-from test_own_images import folder_of_images
 
 from fedspm.data.check import inspect_draft
-from fedspm.data.readers.detect import read_own
-from fedspm.data.readers.draft import Reading
+from fedspm.data.readers.detect import read_path
+from fedspm.data.readers.draft import ReadOptions
+from own_data import HEADER, ROWS, folder_of_images, write_csv
 
 
 def found(path, **how):
-    return inspect_draft(read_own(path, Reading(**how)), 0.3, 0)
+    return inspect_draft(read_path(path, ReadOptions(**how)), 0.3, 0)
 
 
 def test_a_good_table_has_no_findings(tmp_path):
@@ -118,9 +117,9 @@ def test_without_rows_to_evaluate_there_is_no_training(tmp_path):
         (0.01, 0.0, "no client has test rows, so nothing can be evaluated: choose a larger data.test_fraction"),
         (0.3, 0.01, "data.validation_fraction = 0.01 holds out no row of any client"),
     ):
-        findings = inspect_draft(read_own(table, Reading()), fraction, 0, validation)
+        findings = inspect_draft(read_path(table, ReadOptions()), fraction, 0, validation)
         assert [sentence in problem for problem in findings.problems] == [True]
-    findings = inspect_draft(read_own(table, Reading()), 0.01, 0, 0.2)
+    findings = inspect_draft(read_path(table, ReadOptions()), 0.01, 0, 0.2)
     assert findings.problems == []
     assert findings.clients["nord"]["test"] == 2
     assert "0.2 of the training rows stand in for the test rows" in findings.remarks

@@ -7,9 +7,6 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_named import write_fashion
-from test_own import HEADER, ROWS, write_csv
-from test_own_arrays import FakeDataset
 
 from fedspm import Federation
 from fedspm.base.errors import FedSPMError
@@ -20,10 +17,11 @@ from fedspm.data.catalog.fashion import FASHION
 from fedspm.data.catalog.isic import ISIC
 from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.data.images import read_image
-from fedspm.data.readers.archive import Bundle
+from fedspm.data.readers.archive import Archive
 from fedspm.data.readers.datasets import read_datasets
-from fedspm.data.readers.draft import Draft, Reading
-from forms import cifar_rows, write_isic, write_official, write_sheets
+from fedspm.data.readers.draft import Draft, ReadOptions
+from forms import cifar_rows, write_fashion, write_isic, write_official, write_sheets
+from own_data import HEADER, ROWS, FakeDataset, write_csv
 
 NAMES = [str(k) for k in range(4)]
 DARK = np.zeros((4000, 2, 2), np.uint8)  # component 1 shows them white
@@ -191,7 +189,7 @@ def test_a_class_number_without_a_name_is_no_label():
     """Hugging Face writes −1 where a test label is hidden."""
     for strange in (-1, 2):
         columns = {"hospital": ["n", "s"] * 4, "a": list(range(8)), "label": [0, 1] * 3 + [strange, 0]}
-        draft = read_datasets(FakeDataset(columns, ["cat", "dog"]), Reading())
+        draft = read_datasets(FakeDataset(columns, ["cat", "dog"]), ReadOptions())
         assert any("row 7 has no label" in problem for problem in draft.problems)
 
 
@@ -242,8 +240,8 @@ def test_of_two_files_of_one_name_the_upper_one_counts(tmp_path):
     for place in ("a/deeper", "b"):
         (tmp_path / place).mkdir(parents=True)
         (tmp_path / place / "train").write_text("")
-    with Bundle(tmp_path) as bundle:
-        assert bundle.called("train") == {"train": "b/train"}
+    with Archive(tmp_path) as archive:
+        assert archive.called("train") == {"train": "b/train"}
 
 
 def test_preprocessed_images_win_over_raw_ones_and_are_averaged(small):

@@ -9,8 +9,9 @@ from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.errors import TrainingFailed
 from fedspm.base.tensors import moved
 from fedspm.data.catalog.fashion import NAMES, load_sample
-from fedspm.data.federation import Federation, Truth
+from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import Heterogeneity, impose
+from fedspm.data.part import Truth
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client

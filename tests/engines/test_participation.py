@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedspm.algorithms import ALGORITHMS, algorithm_named
-from fedspm.data.federation import Truth
+from fedspm.data.part import Truth
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import evaluate, purity_count
 from fedspm.federated.task import Task

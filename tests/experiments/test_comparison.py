@@ -4,28 +4,15 @@ import numpy as np
 import pytest
 from scipy import stats
 
+from cells import method
 from fedspm.base.errors import FedSPMError
-from fedspm.experiments.comparison import (
-    Method,
-    best,
-    comparison_cells,
-    paired_difference,
-    ranks,
-    slowest_first,
-    spread,
-)
-from fedspm.experiments.grid import Cell
+from fedspm.experiments.cell import Cell
+from fedspm.experiments.comparison import comparison_cells, slowest_first
 from fedspm.experiments.select_components import SCORE, choice_rows
+from fedspm.experiments.statistics import best, paired_difference, ranks, spread
 from fedspm.experiments.tables import LATEX, MARKDOWN, accuracy_rows, difference_rows
 from fedspm.runs.compatibility import differences
 from fedspm.runs.config import resolve
-
-
-def method(name: str, *system: float, routing: tuple[float, ...] = ()) -> Method:
-    accuracy = {"system": dict(enumerate(system)), "average": dict(enumerate(system))}
-    if routing:
-        accuracy["routing"] = dict(enumerate(routing))
-    return Method(name, name.title(), accuracy, 10, 0, 1_000_000, 2_000_000, 0.5, {})
 
 
 def test_the_interval_is_that_of_the_paired_t_test():
@@ -59,10 +46,12 @@ def test_equal_means_share_a_rank_and_methods_without_the_metric_have_none():
 
 
 def test_an_option_goes_to_the_methods_that_have_it(tmp_path):
-    cells = comparison_cells({"options": {"mu": 0.1, "epochs": 2}}, "fedavg,fedprox,fedbabu,fedavg-ft", "0", tmp_path)
+    cells = comparison_cells(
+        {"options": {"mu": 0.1, "epochs": 2}}, ["fedavg", "fedprox", "fedbabu", "fedavg-ft"], [0], tmp_path
+    )
     assert [cell.config.options for cell in cells] == [{}, {"mu": 0.1}, {"epochs": 2}, {"epochs": 2}]
     with pytest.raises(FedSPMError, match=r"options\.lam: none of fedavg, fedprox has such an option"):
-        comparison_cells({"options": {"mu": 0.1, "lam": 0.2}}, "fedavg,fedprox", "0", tmp_path)
+        comparison_cells({"options": {"mu": 0.1, "lam": 0.2}}, ["fedavg", "fedprox"], [0], tmp_path)
 
 
 def test_only_means_over_the_same_seeds_are_ranked():

@@ -10,7 +10,8 @@ from filelock import FileLock
 
 from commands import PATIENCE, fedspm
 from fedspm.base.errors import FedSPMError
-from fedspm.experiments.grid import Cell, Grid, _complaint
+from fedspm.experiments.cell import Cell
+from fedspm.experiments.grid import Grid, _complaint
 from fedspm.runs.config import resolve
 
 DIES = "import os, sys; sys.stdout.write('{'); sys.stdout.flush(); os._exit(3)"

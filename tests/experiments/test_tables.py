@@ -4,17 +4,17 @@ import csv
 import json
 
 import pytest
-from test_comparison import method
 
-from cells import line, recorded
+from cells import line, method, recorded
 from fedspm.base.errors import FedSPMError
-from fedspm.experiments import Narrowed, load_plan
-from fedspm.experiments.comparison import best, method_rows, ranks
+from fedspm.experiments import Selection, load_plan
 from fedspm.experiments.coverage import other_settings
 from fedspm.experiments.plan import plan_cells
 from fedspm.experiments.records import Records
 from fedspm.experiments.results import beside_the_paper, bridges, panel_methods, same_seeds, write_results
+from fedspm.experiments.statistics import best, ranks
 from fedspm.experiments.tables import PLAIN, accuracy_rows, cost_rows, latex, spreadsheet
+from fedspm.experiments.training_record import method_rows
 
 
 def finished(name, seed, seconds=6.0, title="FedAvg (1×)", fingerprint="same"):
@@ -79,7 +79,7 @@ def test_the_terminal_marks_three():
 
 def test_each_accuracy_stands_beside_that_of_the_paper(tmp_path):
     plan = load_plan("table1")
-    cells = plan_cells(plan, Narrowed([0], ["fedavg", "ditto"], ["fashion-mnist"]), tmp_path)
+    cells = plan_cells(plan, Selection([0], ["fedavg", "ditto"], ["fashion-mnist"]), tmp_path)
     system = {"fedavg": 0.4, "ditto": 0.3}
     records = recorded(tmp_path / "cells.jsonl", [line(cell, system[cell.row]) for cell in cells])
     panel = plan.panel("fashion-mnist")
@@ -102,22 +102,22 @@ def test_each_accuracy_stands_beside_that_of_the_paper(tmp_path):
 def test_of_many_trainings_six_are_named_and_the_rest_counted(tmp_path):
     plan = load_plan("table1")
     rows = plan.row_names()[:9]
-    short = plan_cells(plan, Narrowed([0], rows[:8], ["fashion-mnist"], rounds=9), tmp_path)
-    whole = plan_cells(plan, Narrowed([0], rows[8:], ["fashion-mnist"]), tmp_path)
+    short = plan_cells(plan, Selection([0], rows[:8], ["fashion-mnist"], rounds=9), tmp_path)
+    whole = plan_cells(plan, Selection([0], rows[8:], ["fashion-mnist"]), tmp_path)
     records = recorded(tmp_path / "cells.jsonl", [line(cell) for cell in short + whole])
     assert other_settings(plan, records) == [f"the first 9 rounds of 200 ({', '.join(rows[:6])} and 2 more)"]
 
 
 def test_a_longer_schedule_than_planned_is_said(tmp_path):
     plan = load_plan("isic")
-    (cell,) = plan_cells(plan, Narrowed([0], ["fedavg"], settings={"rounds": 500}), tmp_path)
+    (cell,) = plan_cells(plan, Selection([0], ["fedavg"], settings={"rounds": 500}), tmp_path)
     records = recorded(tmp_path / "cells.jsonl", [line(cell)])
     assert other_settings(plan, records) == ["a schedule of 500 rounds instead of 400"]
 
 
 def test_what_another_process_has_written_meanwhile_stays(tmp_path):
     plan = load_plan("table1")
-    one, other = plan_cells(plan, Narrowed([0], ["ditto", "fedavg"], ["fashion-mnist"]), tmp_path)
+    one, other = plan_cells(plan, Selection([0], ["ditto", "fedavg"], ["fashion-mnist"]), tmp_path)
     (tmp_path / "there").mkdir()
     theirs = recorded(tmp_path / "there" / "cells.jsonl", [line(one)])
     records = Records(tmp_path / "cells.jsonl")
@@ -130,7 +130,7 @@ def test_what_another_process_has_written_meanwhile_stays(tmp_path):
 
 def test_a_schedule_is_the_same_however_it_was_said(tmp_path):
     plan = load_plan("table1")
-    (cell,) = plan_cells(plan, Narrowed([0], ["fedavg"], ["fashion-mnist"]), tmp_path)
+    (cell,) = plan_cells(plan, Selection([0], ["fedavg"], ["fashion-mnist"]), tmp_path)
     said = cell.config.model_copy(update={"horizon": cell.config.rounds})
     theirs = recorded(tmp_path / "cells.jsonl", [line(cell) | {"settings": said.to_dict()}])
     records = Records(tmp_path / "other.jsonl")
@@ -141,7 +141,7 @@ def test_a_schedule_is_the_same_however_it_was_said(tmp_path):
 def test_every_training_has_bridge_errors_of_its_own(tmp_path):
     plan = load_plan("momentum")
     surrogate = {"surrogate": 1.0, "surrogate_gradient": 1.0, "surrogate_after": 0.95, "raw": None}
-    cells = plan_cells(plan, Narrowed(), tmp_path)[:2]
+    cells = plan_cells(plan, Selection(), tmp_path)[:2]
     lines = [
         line(cell, diagnostics=[{"round": 0, "fixed": {"gradient": size, "f": 1.0, "f_after": 0.9}, **surrogate}])
         for cell, size in zip(cells, (2.0, 3.0), strict=True)

@@ -8,7 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from fedspm.algorithms.fedspm import FedSPM
-from fedspm.data.federation import Federation, Part
+from fedspm.data.federation import Federation
+from fedspm.data.part import Part
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.task import Task
 from fedspm.mixture.kmeans_init import cluster_sums, coarse, correlations, described, first_centres, separation

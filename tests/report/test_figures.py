@@ -3,7 +3,8 @@
 import numpy as np
 import torch
 
-from fedspm.data.federation import Federation, Part, Truth
+from fedspm.data.federation import Federation
+from fedspm.data.part import Part, Truth
 from fedspm.report.figures import mixing_weights, queries, routing_confusion
 from fedspm.report.html import _meant
 

@@ -3,6 +3,7 @@
 import json
 
 from fedspm.experiments.records import Records
+from fedspm.experiments.statistics import Method
 
 
 def line(cell, system=0.5, **more):
@@ -30,3 +31,10 @@ def recorded(path, lines):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text("".join(json.dumps(each) + "\n" for each in lines))
     return Records(path)
+
+
+def method(name: str, *system: float, routing: tuple[float, ...] = ()) -> Method:
+    accuracy = {"system": dict(enumerate(system)), "average": dict(enumerate(system))}
+    if routing:
+        accuracy["routing"] = dict(enumerate(routing))
+    return Method(name, name.title(), {}, accuracy, 10, 0, 1_000_000, 2_000_000, 0.5)

@@ -1,5 +1,6 @@
 """The paper's data sets in small, in every form they come in."""
 
+import gzip
 import io
 import json
 import pickle
@@ -149,3 +150,14 @@ def packed(folder: Path, ending: str) -> Path:
             for file in files:
                 archive.add(file, f"top/{file.relative_to(folder)}")
     return target
+
+
+def write_fashion(folder, zipped=True):
+    folder.mkdir(parents=True, exist_ok=True)
+    for part, n in (("train", 30), ("t10k", 20)):
+        images = np.random.default_rng(n).integers(0, 256, (n, 28, 28), np.uint8)
+        for stem, array in ((f"{part}-images-idx3-ubyte", images), (f"{part}-labels-idx1-ubyte", np.arange(n) % 10)):
+            header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
+            content = header + array.astype(np.uint8).tobytes()
+            (folder / (stem + (".gz" if zipped else ""))).write_bytes(gzip.compress(content) if zipped else content)
+    return folder

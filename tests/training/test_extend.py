@@ -5,7 +5,7 @@ import torch
 
 from fedspm.algorithms import ALGORITHMS
 from fedspm.base.errors import FedSPMError
-from fedspm.experiments.grid import Cell
+from fedspm.experiments.cell import Cell
 from fedspm.federated.task import Task
 from fedspm.runs.compatibility import extends
 from fedspm.runs.config import resolve

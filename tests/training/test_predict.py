@@ -3,11 +3,11 @@
 import numpy as np
 import pytest
 import torch
-from test_own import ROWS, write_csv
 
 from fedspm import Federation
 from fedspm.base.errors import FedSPMError
 from fedspm.data.readers.detect import read_vectors
+from own_data import ROWS, write_csv
 
 
 def test_queries_are_matched_by_the_names_of_columns(tmp_path):

@@ -39,6 +39,9 @@ ALGORITHMS: dict[str, type[Algorithm]] = {
     "fedspm": FedSPM,
 }
 
+BASELINES = ("fedavg", "fedprox", "fedavg-ft", "ditto", "cluster-fl", "fedbabu", "fedem", "fedgmm", "feddrm")
+"""The methods that the paper's table 1 compares FedSPM with."""
+
 
 def algorithm_named(name: str) -> type[Algorithm]:
     found = ALGORITHMS.get(name) or plugin("algorithms", name)

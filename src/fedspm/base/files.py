@@ -168,3 +168,10 @@ def _flush(path: Path) -> None:
         os.fsync(handle)
     finally:
         os.close(handle)
+
+
+def require_files(*paths: Path | None) -> None:
+    """Refuse the first that is not there; None stands for a file that is not needed."""
+    for path in filter(None, paths):
+        if not path.is_file():
+            raise FedSPMError(f"there is no file {path}")

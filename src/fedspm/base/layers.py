@@ -1,7 +1,9 @@
 """Settings as nested tables: laid over each other, written with dots, typed after `--set`."""
 
+import json
 import tomllib
 from collections.abc import Mapping
+from pathlib import PurePath
 from typing import Any
 
 from fedspm.base.errors import FedSPMError
@@ -49,3 +51,15 @@ def parse_assignments(assignments: list[str]) -> dict[str, Any]:
         except tomllib.TOMLDecodeError:
             values[key.strip()] = text
     return dotted(values)
+
+
+def assignments(settings: Mapping[str, Any]) -> list[str]:
+    """Nested tables as `parse_assignments` reads them: `router.steps=20`, with words bare where that reads the same."""
+    return [f"{key}={_as_toml(value)}" for key, value in flat(settings).items()]
+
+
+def _as_toml(value: Any) -> str:
+    if isinstance(value, str | PurePath):
+        text = str(value)
+        return text if parse_assignments([f"key={text}"])["key"] == text else json.dumps(text, ensure_ascii=False)
+    return json.dumps(list(value) if isinstance(value, tuple) else value, ensure_ascii=False)

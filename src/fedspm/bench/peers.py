@@ -2,7 +2,7 @@
 
 Every side is a process of its own, with one compute thread a worker; a peer's has an environment of its own, made once
 in the user's cache. The sides take turns, a round each. Two jobs: `training`, with an evaluation every round, and
-`exchange`, with one step on one row a client: what is left when there is next to nothing to compute.
+`exchange`, with one step on one row per client: what is left when there is next to nothing to compute.
 """
 
 import json
@@ -46,8 +46,12 @@ SIZES = {"training": Size(10, 128, 384), "exchange": Size(1, 1, 0)}
 
 
 def bench_peers(
-    data: str, repeats: int, peers: Sequence[str] = tuple(PEERS), sizes: Mapping[str, Size] = SIZES
+    data: str = "fashion-mnist",
+    repeats: int = 5,
+    peers: Sequence[str] = tuple(PEERS),
+    sizes: Mapping[str, Size] = SIZES,
 ) -> dict[str, Any]:
+    """Seconds of the same FedAvg job here and on every peer, whose environments are set up where they are missing."""
     workers = cores()
     commands = {
         "bare": _command(sys.executable, "fedspm.bench.sides", "bare"),

@@ -35,7 +35,9 @@ from fedspm.runs.config import Config, resolve
 from fedspm.training.loop import begin
 
 
-def bench_round(settings: Mapping[str, Any], repeats: int) -> dict[str, Any]:
+def bench_round(settings: Mapping[str, Any] | None = None, repeats: int = 5) -> dict[str, Any]:
+    """Seconds of a round with one worker and with one per core, and of the same tensor work with nothing around it."""
+    settings = settings or {}
     config = _config(settings)
     with console.status("reading the data"):
         federation = config.federation()

@@ -22,8 +22,11 @@ SIZES = (1, 4, 16, 64, 256, 1024)
 ROWS = 2048  # about as many rows a measurement, however large the batches
 
 
-def bench_route(settings: Mapping[str, Any], repeats: int, sizes: Sequence[int] = SIZES) -> dict[str, Any]:
-    config = resolve(settings)
+def bench_route(
+    settings: Mapping[str, Any] | None = None, repeats: int = 5, sizes: Sequence[int] = SIZES
+) -> dict[str, Any]:
+    """Queries per second of every batch size, and how that compares with the bare passes."""
+    config = resolve(settings or {})
     with console.status("reading the data"):
         federation = config.federation()
     method = build_algorithm(config, Task.of_federation(federation))

@@ -32,8 +32,11 @@ ROWS_A_CLIENT = 70
 WARM_UP = 1
 
 
-def bench_scale(settings: Mapping[str, Any], repeats: int, clients: Sequence[int] = CLIENTS) -> dict[str, Any]:
+def bench_scale(
+    settings: Mapping[str, Any] | None = None, repeats: int = 5, clients: Sequence[int] = CLIENTS
+) -> dict[str, Any]:
     """CPU seconds a round, peak memory and the cost of a client that computes nothing, and how the seconds grow."""
+    settings = settings or {}
     sizes = []
     measured: dict[tuple[int, int], dict[str, Any]] = {}  # the largest is the same both ways
     for fixed in ("total", "a client"):

@@ -1,6 +1,7 @@
 """fedspm bench: measure, alternating both sides in one run."""
 
 import json
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -11,7 +12,7 @@ from fedspm.cli.options import AsJson, Set, layers
 from fedspm.cli.output import say
 from fedspm.report.terminal import console, plain_table
 
-WHAT = ("round", "scale", "peers", "route")
+WHAT = ("round", "scale", "peers", "route", "profile", "serving")
 
 
 @app.command()
@@ -19,32 +20,39 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="round|scale|peers|route",
+            metavar="round|scale|peers|route|profile|serving",
             help="round: a round against bare tensor work. scale: 8 to 1,000 clients. peers: FedAvg here, on pfl and "
-            "on Flower's simulation, which are set up in the user's cache. route: queries a second.",
+            "on Flower's simulation, which are set up in the user's cache. route: queries a second. profile: where the "
+            "time of a round goes. serving: load on `fedspm serve all` of a --run.",
         ),
     ],
     algorithm: Annotated[str, typer.Option(help="Whose round; peers do FedAvg.")] = "fedspm",
     variant: Annotated[str, typer.Option(help="1x or cx.")] = "1x",
     data: Annotated[str, typer.Option(help="Data set.")] = "fashion-mnist",
     repeats: Annotated[int, typer.Option(min=1, help="Repeats; medians are reported.")] = 5,
+    run: Annotated[Path | None, typer.Option(metavar="RUN", help="serving: folder that `fedspm train` wrote.")] = None,
+    seconds: Annotated[float, typer.Option(min=0.1, help="serving: how long each load lasts.")] = 20,
+    kill_every: Annotated[
+        float | None, typer.Option(min=0.1, help="serving: also kill a node every so many seconds. (default: never)")
+    ] = None,
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
     """Measure, alternating both sides in one run."""
-    from fedspm.bench.peers import bench_peers
-    from fedspm.bench.round import bench_round
-    from fedspm.bench.route import bench_route
-    from fedspm.bench.scale import bench_scale
+    from fedspm import bench as library
 
     if what not in WHAT:
         raise FedSPMError(f"there is no benchmark {what!r}; known are {', '.join(WHAT)}")
     if what == "peers":
         if set_:
             raise FedSPMError("bench peers: the job is the same on every side; --set is for round, scale and route")
-        result = bench_peers(data, repeats)
+        result = library.bench_peers(data, repeats)
+    elif what == "serving":
+        if run is None:
+            raise FedSPMError("bench serving: say which run is served, with --run RUN")
+        result = library.bench_serving(run, repeats, seconds, kill_every)
     else:
-        measure = {"round": bench_round, "scale": bench_scale, "route": bench_route}[what]
+        measure = getattr(library, f"bench_{what}")
         result = measure(layers(None, {"algorithm": algorithm, "variant": variant, "data.name": data}, set_), repeats)
     if as_json:
         print(json.dumps(result))
@@ -52,7 +60,14 @@ def bench(
     machine = result["machine"]
     what_of = ", ".join([result["algorithm"], result["data"], *(set_ or [])])
     say(f"{what_of}; {machine['processor']}, {machine['cores']} cores, {machine['torch']}")
-    {"round": _show_round, "scale": _show_scale, "peers": show_peers, "route": _show_route}[what](result)
+    {
+        "round": _show_round,
+        "scale": _show_scale,
+        "peers": show_peers,
+        "route": _show_route,
+        "profile": _show_profile,
+        "serving": _show_serving,
+    }[what](result)
 
 
 def _show_round(result: dict[str, Any]) -> None:
@@ -114,3 +129,31 @@ def _show_route(result: dict[str, Any]) -> None:
         for each in result["batches"]
     ]
     console.print(plain_table(("batch", "rows a second", "of bare", "ms beyond bare"), rows, "one thread"))
+
+
+def _show_profile(result: dict[str, Any]) -> None:
+    rows = [[name, f"{each:.3f}", f"{each / result['cpu_seconds']:.1%}"] for name, each in result["parts"].items()]
+    rows.append(["a round", f"{result['cpu_seconds']:.3f}", ""])
+    title = f"CPU seconds of a round over {result['rows']:,} rows, mean of {result['repeats']}"
+    console.print(plain_table(("part", "CPU s", "share"), rows, title))
+    say(
+        f"an evaluation {result['evaluation_cpu_seconds']:.2f} s, a checkpoint {result['checkpoint_cpu_seconds']:.3f} s"
+    )
+
+
+def _show_serving(result: dict[str, Any]) -> None:
+    headings = ("rows", "callers", "killed", "requests", "failed", "images a second", "median ms", "99 % ms")
+    rows = [
+        [
+            *(str(each.get(key, "")) for key in ("rows", "callers", "killed", "requests", "failed")),
+            f"{each['images_per_second']:,}",
+            f"{each['median_ms']:.1f}",
+            f"{each['p99_ms']:.1f}",
+            f"{each['cpu_ms_an_image']:.3f}" if "bare" in each else "",
+            f"{each['bare']['cpu_ms_an_image']:.3f}" if "bare" in each else "",
+            f"{each['bare']['median_ms']:.1f}" if "bare" in each else "",
+        ]
+        for each in result["loads"]
+    ]
+    beside = ("CPU ms an image", "bare CPU ms", "bare median ms")
+    console.print(plain_table((*headings, *beside), rows, f"{result['seconds']:g} s each"))

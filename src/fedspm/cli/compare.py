@@ -1,13 +1,14 @@
 """fedspm compare | choose: grids of trainings."""
 
-from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
+from fedspm.cli.grids import grid_options, showing_what_is_finished
 from fedspm.cli.options import (
     Clients,
     Components,
@@ -20,14 +21,14 @@ from fedspm.cli.options import (
     Rounds,
     Set,
     layers,
+    parse_names,
+    parse_numbers,
 )
-from fedspm.cli.output import INTERRUPTED, as_typed, counted, say
+from fedspm.cli.output import say
 from fedspm.report.terminal import console, plain_table
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
-
-    from fedspm.experiments.grid import Cell
+    from fedspm.experiments import Choice, Comparison
 
 
 @app.command()
@@ -51,16 +52,7 @@ def compare(
     set_: Set = None,
 ) -> None:
     """Train methods on the same data from the same start, and write the table that compares them."""
-    from fedspm.experiments.comparison import comparison_cells, slowest_first
-    from fedspm.experiments.tables import (
-        COSTS,
-        PLAIN,
-        REACHED,
-        accuracy_rows,
-        cost_rows,
-        difference_rows,
-        write_comparison,
-    )
+    from fedspm.experiments import compare as run_comparison
 
     options = {
         "data.name": data,
@@ -71,22 +63,41 @@ def compare(
         "horizon": horizon,
         "eval_every": eval_every,
     }
-    cells = comparison_cells(layers(config, options, set_), algorithms, seeds, out)
-    with grid(cells, slowest_first(cells), jobs, lambda command: write_comparison(out, cells, command)) as known:
-        methods = known.methods
-        if not methods:
-            return
-        title = "\naccuracy in per cent, mean ± standard deviation over seeds"
-        console.print(plain_table(REACHED, accuracy_rows(methods, PLAIN), title))
-        if len(methods) > 1:
-            title = "\ndifference to the best, paired by seed, 95 % interval"
-            console.print(plain_table(REACHED, difference_rows(methods, PLAIN), title))
-        title = "\nparameters of all and of each client; bytes of a round, all clients"
-        console.print(plain_table(COSTS, cost_rows(methods, PLAIN), title))
-        if known.missing:
-            say(f"not finished: {known.missing}")
-        say(f"tables    {out}/table.md, table.csv, table.tex")
-        say(f"curves    {out}/curves.png, curves.svg")
+    with showing_what_is_finished(partial(_show_comparison, out)):
+        known = run_comparison(
+            None if algorithms == "all" else _rows(algorithms),
+            layers(config, options, set_),
+            out=out,
+            **grid_options(seeds, jobs),
+        )
+        _show_comparison(out, known)
+
+
+def _rows(text: str) -> list[str]:
+    advice = "write all, or different names with commas between them"
+    rows = parse_names("--algorithms", text, advice)
+    if len(set(rows)) < len(rows):
+        raise FedSPMError(f"--algorithms {text!r}: {advice}")
+    return rows
+
+
+def _show_comparison(out: Path, known: "Comparison") -> None:
+    from fedspm.experiments.tables import COSTS, PLAIN, REACHED, accuracy_rows, cost_rows, difference_rows
+
+    methods = known.methods
+    if not methods:
+        return
+    title = "\naccuracy in per cent, mean ± standard deviation over seeds"
+    console.print(plain_table(REACHED, accuracy_rows(methods, PLAIN), title))
+    if len(methods) > 1:
+        title = "\ndifference to the best, paired by seed, 95 % interval"
+        console.print(plain_table(REACHED, difference_rows(methods, PLAIN), title))
+    title = "\nparameters of all and of each client; bytes of a round, all clients"
+    console.print(plain_table(COSTS, cost_rows(methods, PLAIN), title))
+    if known.missing:
+        say(f"not finished: {known.missing}")
+    say(f"tables    {out}/table.md, table.csv, table.tex")
+    say(f"curves    {out}/curves.png, curves.svg")
 
 
 @app.command()
@@ -107,7 +118,7 @@ def choose(
     set_: Set = None,
 ) -> None:
     """How many components? Train each number, and compare the likelihood of rows that were held out."""
-    from fedspm.experiments.select_components import BEST, HEADINGS, choice_cells, write_choice
+    from fedspm.experiments import choose_components
 
     options = {
         "algorithm": algorithm,
@@ -117,38 +128,21 @@ def choose(
         "rounds": rounds,
         "eval_every": eval_every,
     }
-    cells = choice_cells(layers(config, options, set_), components, seeds, out)
-    with grid(cells, cells, jobs, lambda command: write_choice(out, cells, command)) as rows:
-        if rows:
-            title = "\nmean of log P(client, label | x) over held-out rows"
-            console.print(plain_table(HEADINGS, rows, title))
-            say(f"best      C = {next(row[0] for row in rows if BEST in row)}")
-            say(f"picture   {out}/components.png, components.svg")
+    with showing_what_is_finished(partial(_show_choice, out)):
+        choice = choose_components(
+            parse_numbers("--components", components),
+            layers(config, options, set_),
+            out=out,
+            **grid_options(seeds, jobs),
+        )
+        _show_choice(out, choice)
 
 
-@contextmanager
-def grid(
-    cells: "Sequence[Cell]", order: "Sequence[Cell]", jobs: int | None, write: "Callable[[str], Any]"
-) -> "Iterator[Any]":
-    """Train a grid, writing its tables as cells end; hand out what was written; then say what did not end well."""
-    from fedspm.base.threads import cores
-    from fedspm.experiments.grid_progress import run_shown
+def _show_choice(out: Path, choice: "Choice") -> None:
+    from fedspm.experiments.select_components import HEADINGS
 
-    command = as_typed()
-    if not cells:
-        yield write(command)
-        return
-    jobs = min(jobs or cores(), len(cells))
-    folder = cells[0].folder.parent.parent
-    if folder.exists() and not folder.is_dir():
-        raise FedSPMError(f"--out {folder} is a file; give a folder")
-    with console.status("looking at what is done"):
-        done = sum(cell.finished() for cell in cells)
-    say(f"{counted(len(cells), 'training')}, {done} of them done, {jobs} at a time: {cells[0].folder.parent}")
-    failures, stopped = run_shown(order, jobs, command, lambda: write(command))
-    yield write(command)
-    if stopped:
-        say("stopped; go on with the same command")
-        raise typer.Exit(INTERRUPTED)
-    if failures:
-        raise FedSPMError("; ".join(f"{cell.name}: {problem}" for cell, problem in failures.items()))
+    if choice.rows:
+        title = "\nmean of log P(client, label | x) over held-out rows"
+        console.print(plain_table(HEADINGS, choice.rows, title))
+        say(f"best      C = {choice.best}")
+        say(f"picture   {out}/components.png, components.svg")

@@ -2,7 +2,7 @@
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from rich.progress import Progress
@@ -26,22 +26,10 @@ PIPE = 240  # columns of a pipe
 @data.command("list")
 def list_(as_json: AsJson = False) -> None:
     """Which data sets are here, where, and what helps where one is missing."""
-    from fedspm.base.plugins import plugin_names
     from fedspm.data.catalog.cache import user_cache
-    from fedspm.data.catalog.sources import NAMED, SAMPLE
+    from fedspm.data.catalog.sources import list_datasets
 
-    known: list[dict[str, Any]] = [{"name": SAMPLE, "where": "ships with the package", "form": "idx files"}]
-    for each in NAMED.values():
-        row: dict[str, Any] = {"name": each.name, "about": each.about, "where": None, "form": None}
-        try:
-            if found := each.look():
-                row |= {"where": str(found[0]), "form": found[1]}
-            else:
-                row |= {"fix": each.fix}
-        except FedSPMError as error:
-            row |= {"fix": str(error)}
-        known.append(row)
-    known += [{"name": name, "where": "a plugin", "form": None} for name in plugin_names("data")]
+    known = list_datasets()
     if as_json:
         print(json.dumps(known, ensure_ascii=False))
         return
@@ -135,7 +123,7 @@ Headed = tuple[str, list[str], list[list[str]]]  # title, headings, rows
 
 
 def _tables(counts: dict[str, dict[str, dict[str, int]]], classes: list[str], width: int) -> list[Headed]:
-    """Classes by clients where that fits side by side, else of all clients together; then a row a client."""
+    """Classes by clients where that fits side by side, else of all clients together; then one row per client."""
 
     def rows_of(clients: list[str], which: list[str]) -> int:
         return sum(fold[k] for client in clients for fold in counts[client].values() for k in which)

@@ -16,7 +16,6 @@ from fedspm.report.terminal import console, plain_table
 
 if TYPE_CHECKING:
     from fedspm.data.check import Findings
-    from fedspm.runs.config import Config
 
 ALPHAS = "0.5,1,2"  # those of fedspm.report.data_plots, which takes long to import
 WIDEST = 30  # characters of a class name
@@ -31,21 +30,12 @@ def check(
     as_json: AsJson = False,
 ) -> None:
     """Tell what a training would see, and what is wrong; the exit code is 1 if it could not be trained on."""
-    from fedspm.data.check import inspect, inspect_draft
-    from fedspm.data.settings import OWN
+    from fedspm.runs.check_data import check_data
     from fedspm.runs.config import resolve
 
-    settings = resolve(layers(None, {"data.name": path}, set_))
+    config = resolve(layers(None, {"data.name": path}, set_))
     with console.status("reading the data"):
-        if settings.data.name == OWN:
-            data = settings.data
-            findings = inspect_draft(
-                data.own(), data.test_fraction, settings.seed, data.validation_fraction, settings.min_count
-            )
-        else:
-            findings = inspect(settings.federation(), f"the data set {path}, divided over clients", settings.min_count)
-    if not findings.problems:
-        _try(settings, findings)
+        findings = check_data(config)
     if as_json:
         print(json.dumps({"path": path, "trainable": not findings.problems, **asdict(findings)}, ensure_ascii=False))
     else:
@@ -71,19 +61,6 @@ def plot(
     settings = resolve(layers(None, {"data.name": data, "data.clients": clients, "seed": seed}, set_))
     for picture in plot_data(settings, _alphas(alpha_inter), _alphas(alpha_intra), out):
         say(f"picture  {picture}")
-
-
-def _try(settings: "Config", findings: "Findings") -> None:
-    """Would the method of these settings take it? It may need more rows, or other networks."""
-    from fedspm.algorithms import build_algorithm
-    from fedspm.federated.task import Task
-
-    counts = tuple(client["train"] for client in findings.clients.values())
-    task = Task.of_manifest({**vars(findings), "counts": counts})
-    try:
-        build_algorithm(settings, task)
-    except FedSPMError as error:
-        findings.problems.append(str(error))
 
 
 def _alphas(text: str) -> list[float]:
@@ -125,7 +102,7 @@ def _show(path: str, findings: "Findings", assignments: list[str]) -> None:
 
 
 def _label_table(findings: "Findings") -> tuple[list[str], list[list[str]]]:
-    """A column a client and a row a class; where there are too many for the terminal, a row a client."""
+    """One column per client and one row per class; where there are too many for the terminal, one row per client."""
     clients, classes = findings.clients, findings.classes
     first = max(len("training rows"), *(len(_short(label)) for label in classes))
     if len(classes) > SHOWN_CLASSES or first + sum(max(5, len(name)) + 3 for name in clients) + 4 > console.width:

@@ -3,15 +3,18 @@
 import signal
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
 from fedspm.cli.options import AllowEncoder, Set, layers
-from fedspm.cli.output import counted, say, show_results
-from fedspm.report.terminal import console
+from fedspm.cli.output import say, show_results
+from fedspm.report.terminal import console, counted
+
+if TYPE_CHECKING:
+    from fedspm.runs.folder import Run
 
 federation = typer.Typer(no_args_is_help=True, help="Train across machines on Flower: docs/deploy.md.")
 app.add_typer(federation, name="federation")
@@ -38,7 +41,7 @@ def demo(
     set_: Set = None,
 ) -> None:
     """Server and sites as separate processes on this machine, with TLS and keys; a training; everything stopped."""
-    from fedspm.deploy.demo import demo as run_demo
+    from fedspm.deploy.demo import run_federation
     from fedspm.runs.config import resolve
 
     options = {"data.clients": sites, "rounds": rounds, "eval_every": 1}
@@ -46,7 +49,7 @@ def demo(
     with console.status("reading the data"):
         data = config.federation()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # so that the processes it started are stopped then as well
-    _show(run_demo(config, data, out, say))
+    _show(run_federation(config, out, federation=data, say=say))
 
 
 @federation.command()
@@ -77,16 +80,9 @@ def register(
     root_certificates: RootCertificates = None,
 ) -> None:
     """The operator: let a site in."""
-    import tempfile
+    from fedspm.deploy.launch import register_site
 
-    from fedspm.deploy.processes import CONNECTION, connect, flwr
-
-    for file in filter(None, (public, root_certificates)):
-        if not file.is_file():
-            raise FedSPMError(f"there is no file {file}")
-    with tempfile.TemporaryDirectory() as home:
-        connect(Path(home), superlink, root_certificates)
-        flwr(Path(home), "supernode", "register", str(public), CONNECTION, "--name", name)
+    register_site(public, name, superlink, root_certificates)
     say(f"{name} may connect")
 
 
@@ -99,15 +95,14 @@ def site(
     port: Annotated[int | None, typer.Option(help="A free port on this machine. (default: any)")] = None,
 ) -> None:
     """A site: take part, until stopped. Rows and private state stay here."""
+    from fedspm.base.files import require_files
     from fedspm.base.ports import free_port
     from fedspm.engines.flower.environment import FLOWER, be_quiet
 
     be_quiet(FLOWER)  # before Flower is imported
     from fedspm.deploy.node import run_node
 
-    for file in filter(None, (root_certificates, key)):
-        if not file.is_file():
-            raise FedSPMError(f"there is no file {file}")
+    require_files(root_certificates, key)
     run_node(config, superlink, root_certificates, key, port or free_port())
 
 
@@ -120,15 +115,11 @@ def train(
     set_: Set = None,
 ) -> None:
     """The operator: train with the sites that are connected."""
-    from fedspm.base.files import write_atomically
+    from fedspm.deploy.launch import train_across_sites
     from fedspm.runs.config import resolve
-    from fedspm.runs.lock import refuse_existing
 
     settings = resolve(layers(config, {"engine": "flower"}, set_))
-    refuse_existing(out)
-    out.mkdir(parents=True, exist_ok=True)
-    write_atomically(out / "config.toml", settings.to_toml())
-    _go(out, superlink, root_certificates)
+    _show(train_across_sites(settings, out, superlink, root_certificates, say))
 
 
 @federation.command()
@@ -139,26 +130,12 @@ def resume(
     allow_encoder: AllowEncoder = None,
 ) -> None:
     """The operator: go on after the last complete round, on the same SuperLink or on a new one."""
-    from fedspm.runs.folder import Run
+    from fedspm.deploy.launch import resume_across_sites
 
-    if not (run / "config.toml").exists():
-        raise FedSPMError(f"{run} is not a run: it has no config.toml")
-    Run(run, allow_encoder or ()).require_allowed()
-    _go(run, superlink, root_certificates)
+    _show(resume_across_sites(run, superlink, root_certificates, say, allow_encoder or ()))
 
 
-def _go(run: Path, superlink: str, root_certificates: Path | None) -> None:
-    from fedspm.deploy.launch import follow, launch, lines_of
-
-    told = len(lines_of(run))
-    attempt = launch(run, superlink, root_certificates)
-    follow(run, attempt, say, told=told)
-    _show(run)
-
-
-def _show(run: Path) -> None:
-    from fedspm.runs.folder import Run
-
-    metrics = Run.open(run).last_metrics()
+def _show(run: "Run") -> None:
+    metrics = run.last_metrics()
     show_results(metrics, f"\nafter {counted(metrics['round'], 'round')}, counted at the sites")
-    say(f"run       {run}")
+    say(f"run       {run.path}")

@@ -5,6 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
+from fedspm.base.errors import FedSPMError
+
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `fedspm train` wrote.")]
 AllowEncoder = Annotated[
     list[str] | None,
@@ -51,3 +53,24 @@ def layers(config: Path | None, options: dict[str, Any], assignments: list[str] 
 
     given = dotted({key: value for key, value in options.items() if value is not None})
     return merged(load_config(config) if config else {}, given, parse_assignments(assignments or []))
+
+
+def parse_numbers(option: str, text: str) -> list[int]:
+    """Different whole numbers with commas between them."""
+    try:
+        found = [int(part) for part in text.split(",")]
+    except ValueError:
+        found = []
+    if not found or len(set(found)) < len(found) or min(found) < 0:
+        raise FedSPMError(
+            f"{option} {text!r}: write different whole numbers with commas between them, for instance 0,1,2"
+        )
+    return found
+
+
+def parse_names(option: str, text: str, advice: str) -> list[str]:
+    """Names with commas between them."""
+    names = [part.strip() for part in text.split(",") if part.strip()]
+    if not names:
+        raise FedSPMError(f"{option} {text!r}: {advice}")
+    return names

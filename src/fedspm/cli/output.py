@@ -27,11 +27,6 @@ def show_results(metrics: dict[str, Any], title: str) -> None:
         say(f"privacy   {sentence(metrics['privacy'])}")
 
 
-def counted(number: int, what: str) -> str:
-    """`1 round`, `2 rounds`"""
-    return f"{number:,} {what}{'s' * (number != 1)}"
-
-
 def as_typed() -> str:
     return shlex.join(["fedspm", *sys.argv[1:]])
 

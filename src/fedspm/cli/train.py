@@ -26,8 +26,8 @@ from fedspm.cli.options import (
     Set,
     layers,
 )
-from fedspm.cli.output import INTERRUPTED, allowing, as_typed, counted, program, say, show_results
-from fedspm.report.terminal import console
+from fedspm.cli.output import INTERRUPTED, allowing, as_typed, program, say, show_results
+from fedspm.report.terminal import console, counted
 
 if TYPE_CHECKING:
     from fedspm.data.federation import Federation

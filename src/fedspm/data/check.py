@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
-from fedspm.data.federation import Federation, Part
+from fedspm.data.federation import Federation
+from fedspm.data.part import Part
 from fedspm.data.readers.columns import MISSING
 from fedspm.data.readers.draft import Draft, ignoring
 
@@ -51,7 +52,7 @@ def inspect_draft(
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                federation = draft.federation(test_fraction, seed)
+                federation = Federation.from_draft(draft, test_fraction, seed)
                 if validation_fraction:
                     federation = federation.with_validation(validation_fraction, seed)
             findings = inspect(federation, draft.form, min_count)

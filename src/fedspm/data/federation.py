@@ -10,54 +10,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
-from fedspm.base.randomness import torch_generator
-from fedspm.data.arrays import as_classes, as_input, as_rows, named_columns, places, require_finite, too_coarse
-
-Arrays = tuple[Any, Any]  # (x, y): NumPy arrays, tensors or nested lists
-
-
-@dataclass(frozen=True, repr=False)
-class Part:
-    """Rows of one client: x is (n, channels, height, width) or (n, features), y is (n,) with class numbers."""
-
-    x: Tensor
-    y: Tensor
-
-    def __len__(self) -> int:
-        return len(self.y)
-
-    def __repr__(self) -> str:
-        """Never the rows themselves: a notebook prints it."""
-        return f"Part({len(self):,} rows of {' × '.join(map(str, self.x.shape[1:]))})"
-
-    def take(self, rows: Tensor) -> "Part":
-        return Part(self.x[rows], self.y[rows])
-
-    def to(self, device: torch.device) -> "Part":
-        return Part(self.x.to(device), self.y.to(device))
-
-
-@dataclass(frozen=True, repr=False)
-class Truth:
-    """What only a constructed federation knows, kept aside for diagnosis: no engine or algorithm is handed it."""
-
-    train: tuple[Tensor, ...]  # true component of every training row, one tensor a client
-    test: tuple[Tensor, ...]
-    mixing: Tensor  # (m, true components)
-    sample: Tensor | None = None  # (true components, m or fewer, channels, height, width): one image, shifted by each
-    naming: Tensor | None = None  # (m, true components, classes): how each calls every class, where names are permuted
-
-    def meant(self, client: int, component: int, label: int) -> int | None:
-        """The class that a client's label stands for in one of its true components; None if names are not permuted."""
-        return None if self.naming is None else int((self.naming[client, component] == label).nonzero()[0])
+from fedspm.data.arrays import as_classes, as_rows, named_columns, places, require_finite, too_coarse
+from fedspm.data.part import Arrays, Part, Truth, encode_test_rows, split_part, split_rows
+from fedspm.data.readers.datasets import read_datasets
+from fedspm.data.readers.detect import read_path
+from fedspm.data.readers.draft import Draft, ReadOptions, checked_size
 
 
 @dataclass(frozen=True, repr=False)
 class Federation:
+    """Clients in a fixed order: their names, their rows, and the classes that labels are numbers of."""
+
     names: tuple[str, ...]
     classes: np.ndarray
     train: tuple[Part, ...]
@@ -82,7 +48,7 @@ class Federation:
         seed: int = 0,
         columns: Sequence[str] | None = None,
     ) -> "Federation":
-        """One entry a client: `{"north": (x, y), "south": (x2, y2)}`.
+        """One entry per client: `{"north": (x, y), "south": (x2, y2)}`.
 
         Labels may be integers or strings. Give `test` the same way, or a `test_fraction` to hold rows out. Features may
         have names: those of a data frame's columns, or `columns`.
@@ -110,11 +76,11 @@ class Federation:
                     f"test rows are given for {unknown[0]!r}, which is not one of the clients {list(names)}"
                 )
             tests = tuple(
-                _test_part(tested.get(name), classes, name, part, columns)
+                encode_test_rows(tested.get(name), classes, name, part, columns)
                 for name, part in zip(names, parts, strict=True)
             )
         elif test_fraction is not None:
-            halves = [split(part, test_fraction, (seed, name)) for name, part in zip(names, parts, strict=True)]
+            halves = [split_part(part, test_fraction, (seed, name)) for name, part in zip(names, parts, strict=True)]
             parts, tests = [kept for kept, _ in halves], tuple(held for _, held in halves)
         return cls(names, classes, tuple(parts), tests, columns=columns).checked()
 
@@ -127,15 +93,14 @@ class Federation:
         test_fraction: float | None = 0.3,
         seed: int = 0,
     ) -> "Federation":
-        """A folder a client with a folder a class of images, or a folder with a NumPy archive or a table a client.
+        """One folder per client, and in it one folder of images per class; or a folder with one NumPy archive or one
+        table per client.
 
         `test_fraction` of every client's rows are held out where the data brings no test rows of its own; images are
         scaled to `size` × `size` pixels (8 to 512). docs/own-data.md shows every form.
         """
-        from fedspm.data.readers.detect import read_own
-        from fedspm.data.readers.draft import Reading, checked_size
-
-        return read_own(_path(path, "from_folder"), Reading(size=checked_size(size))).federation(test_fraction, seed)
+        draft = read_path(_path(path, "from_folder"), ReadOptions(size=checked_size(size)))
+        return cls.from_draft(draft, test_fraction, seed)
 
     @classmethod
     def from_table(
@@ -151,15 +116,12 @@ class Federation:
         test_fraction: float | None = 0.3,
         seed: int = 0,
     ) -> "Federation":
-        """A CSV or parquet file with a row a sample: a client, a label, and features or the path of an image.
+        """A CSV or parquet file with one row per sample: a client, a label, and features or the path of an image.
 
         Columns are found by their usual names where none is given; what has no other role is a feature.
         """
-        from fedspm.data.readers.detect import read_own
-        from fedspm.data.readers.draft import Reading, checked_size
-
-        how = Reading(client_column, label_column, image_column, split_column, tuple(ignore), checked_size(size))
-        return read_own(_path(path, "from_table"), how).federation(test_fraction, seed)
+        how = ReadOptions(client_column, label_column, image_column, split_column, tuple(ignore), checked_size(size))
+        return cls.from_draft(read_path(_path(path, "from_table"), how), test_fraction, seed)
 
     @classmethod
     def from_datasets(
@@ -175,14 +137,19 @@ class Federation:
         test_fraction: float | None = 0.3,
         seed: int = 0,
     ) -> "Federation":
-        """Data sets in memory: a Hugging Face `Dataset` with a client column, a dict of one a client, or a partitioner
-        of Flower Datasets. `{"train": …, "test": …}` may stand for any data set. The rest is as in `from_table`.
+        """Data sets in memory: a Hugging Face `Dataset` with a client column, a dict with one per client, or a
+        partitioner of Flower Datasets. `{"train": …, "test": …}` may stand for any data set. The rest is as in
+        `from_table`.
         """
-        from fedspm.data.readers.datasets import read_datasets
-        from fedspm.data.readers.draft import Reading, checked_size
+        how = ReadOptions(client_column, label_column, image_column, split_column, tuple(ignore), checked_size(size))
+        return cls.from_draft(read_datasets(datasets, how), test_fraction, seed)
 
-        how = Reading(client_column, label_column, image_column, split_column, tuple(ignore), checked_size(size))
-        return read_datasets(datasets, how).federation(test_fraction, seed)
+    @classmethod
+    def from_draft(cls, draft: Draft, test_fraction: float | None, seed: int) -> "Federation":
+        """What a reader found; rows are held out for testing where the data brings no test rows of its own."""
+        draft.require_sound()
+        held: dict[str, Any] = {"test": draft.test} if draft.test else {"test_fraction": test_fraction}
+        return cls.from_arrays(draft.train, **held, seed=seed, columns=draft.columns)
 
     def checked(self) -> "Federation":
         """This federation, or an error that names the client and what is wrong with it."""
@@ -287,7 +254,7 @@ class Federation:
         """Hold out a part of every client's training rows and evaluate on it; the test rows are not touched at all."""
         kept, held, truth_kept, truth_held = [], [], [], []
         for i, (name, part) in enumerate(zip(self.names, self.train, strict=True)):
-            keep, hold = _split_rows(len(part), fraction, (seed, name, "validation"))
+            keep, hold = split_rows(len(part), fraction, (seed, name, "validation"))
             if len(keep) < 2:
                 raise FedSPMError(
                     f"data.validation_fraction = {fraction:g} leaves {len(keep)} of the {len(part)} training rows of "
@@ -319,35 +286,3 @@ def _path(path: Any, method: str) -> Path:
 def _memory(x: Tensor) -> memoryview:
     channels_last = x.permute(0, 2, 3, 1) if x.ndim == 4 else x
     return channels_last.contiguous().numpy().data.cast("B")
-
-
-def encoded(value: Arrays, classes: np.ndarray, shape: Sequence[int], where: str) -> Part:
-    """Rows of a client that comes to others: of their shape, with labels among theirs."""
-    x, y = as_rows(value, where)
-    if classes.dtype.kind == "U" and y.dtype.kind in "iu":
-        y = y.astype(str)
-    return Part(as_input(x, shape, where), as_classes(y, classes, where))
-
-
-def split(part: Part, fraction: float, key: tuple[int, str]) -> tuple[Part, Part]:
-    """What is kept for training and what is held out for testing."""
-    keep, hold = _split_rows(len(part), fraction, (*key, "test"))
-    return part.take(keep), part.take(hold)
-
-
-def _test_part(
-    value: Arrays | None, classes: np.ndarray, name: str, like: Part, columns: tuple[str, ...] | None
-) -> Part:
-    if value is None:
-        return Part(like.x[:0], like.y[:0])
-    where = f"client {name!r}, test rows"
-    x, y = as_rows(value, where, columns)
-    return Part(as_input(x, like.x.shape[1:], where), as_classes(y, classes, where))
-
-
-def _split_rows(n: int, fraction: float, key: tuple[int | str, ...]) -> tuple[Tensor, Tensor]:
-    if not 0 < fraction < 1:
-        raise FedSPMError(f"the fraction of rows to hold out must lie between 0 and 1, it is {fraction}")
-    order = torch.randperm(n, generator=torch_generator(*key))
-    held = round(fraction * n)
-    return order[held:].sort().values, order[:held].sort().values

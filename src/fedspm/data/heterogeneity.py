@@ -8,7 +8,8 @@ from torch import Tensor
 
 from fedspm.base.randomness import numpy_generator
 from fedspm.data.catalog.cache import rows_of
-from fedspm.data.federation import Federation, Part, Truth
+from fedspm.data.federation import Federation
+from fedspm.data.part import Part, Truth
 from fedspm.data.partition import draw_mixing, partition_by_class
 from fedspm.data.shifts import client_offset, shift_component
 

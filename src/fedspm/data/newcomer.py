@@ -6,14 +6,14 @@ from pathlib import Path
 import numpy as np
 
 from fedspm.base.errors import FedSPMError
-from fedspm.data.arrays import places
-from fedspm.data.federation import Part, encoded, split
-from fedspm.data.readers.detect import read_own
-from fedspm.data.readers.draft import Draft, Reading, Rows
+from fedspm.data.arrays import as_classes, as_input, as_rows, places
+from fedspm.data.part import Part, split_part
+from fedspm.data.readers.detect import read_path
+from fedspm.data.readers.draft import Draft, Labelled, ReadOptions
 
 
 @dataclass(frozen=True)
-class Likeness:
+class RowSchema:
     """What the rows of all clients have in common."""
 
     shape: tuple[int, ...]
@@ -22,18 +22,18 @@ class Likeness:
 
 
 def read_newcomer(
-    path: Path, name: str, like: Likeness, how: Reading, test_fraction: float, seed: int
+    path: Path, name: str, like: RowSchema, how: ReadOptions, test_fraction: float, seed: int
 ) -> tuple[Part, Part]:
     """Training and test rows; rows are held out where the data brings no test rows of its own."""
     height, *width = like.shape[1:] or (None,)
-    draft = read_own(path, replace(how, client=name, size=height if width == [height] else None))
+    draft = read_path(path, replace(how, client=name, size=height if width == [height] else None))
     if draft.problems:
         raise FedSPMError(draft.problems[0])
     whose = _whose(draft, name)
     train = _part(draft, draft.train[whose], like, f"client {name!r}")
     if whose in draft.test:
         return train, _part(draft, draft.test[whose], like, f"client {name!r}, test rows")
-    return split(train, test_fraction, (seed, name))
+    return split_part(train, test_fraction, (seed, name))
 
 
 def _whose(draft: Draft, name: str) -> str:
@@ -44,8 +44,12 @@ def _whose(draft: Draft, name: str) -> str:
     return name if name in found else found[0]
 
 
-def _part(draft: Draft, rows: Rows, like: Likeness, where: str) -> Part:
-    x, y = rows
+def _part(draft: Draft, rows: Labelled, like: RowSchema, where: str) -> Part:
+    """Rows of the shape that the others have, with labels among theirs."""
+    given, labels = rows
     if like.columns and draft.columns:
-        x = x[:, places(like.columns, draft.columns, where)]
-    return encoded((x, y), like.classes, like.shape, where)
+        given = given[:, places(like.columns, draft.columns, where)]
+    x, y = as_rows((given, labels), where)
+    if like.classes.dtype.kind == "U" and y.dtype.kind in "iu":
+        y = y.astype(str)
+    return Part(as_input(x, like.shape, where), as_classes(y, like.classes, where))

@@ -8,8 +8,8 @@ from pydantic import Field, field_validator
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.schema import Names, Strict
-from fedspm.data.readers.detect import read_own
-from fedspm.data.readers.draft import SIDES, Draft, Reading
+from fedspm.data.readers.detect import read_path
+from fedspm.data.readers.draft import SIDES, Draft, ReadOptions
 
 OWN = "own"  # data.name of somebody's own data, which lies at data.path
 IN_MEMORY = "arrays"  # data.name of a model that was fitted on arrays
@@ -67,11 +67,11 @@ class Data(Strict):
         """Somebody's own data as it was found, with everything that is wrong with it."""
         if self.path is None:
             raise FedSPMError("data.name = 'own' needs a data.path: the folder or file of the data")
-        return read_own(self.path, self.reading)
+        return read_path(self.path, self.reading)
 
     @property
-    def reading(self) -> Reading:
-        return Reading(
+    def reading(self) -> ReadOptions:
+        return ReadOptions(
             self.client_column, self.label_column, self.image_column, self.split_column, self.ignore, self.size
         )
 

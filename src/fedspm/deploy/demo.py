@@ -1,9 +1,10 @@
 """A whole federation on this machine: SuperLink and sites as separate processes, with TLS and node authentication."""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import tomli_w
 
@@ -17,6 +18,7 @@ from fedspm.deploy.processes import CONNECTION, Processes, connect, flwr, wait_f
 from fedspm.engines.flower.loopback import site_configs
 from fedspm.federated.task import Task
 from fedspm.runs.config import Config, resolve
+from fedspm.runs.folder import Run
 from fedspm.runs.lock import refuse_existing
 
 
@@ -77,9 +79,22 @@ def across_sites(config: Config, federation: Federation, **changes: object) -> C
     return resolve(config.model_dump(exclude_none=True) | {"engine": "flower", "sites": sites})
 
 
-def demo(config: Config, federation: Federation, folder: Path, say: Callable[[str], None]) -> Path:
-    """A training across processes; returns its run folder."""
-    config = across_sites(config, federation)
+def run_federation(
+    settings: Mapping[str, Any] | Config,
+    out: Path | str,
+    *,
+    federation: Federation | None = None,
+    say: Callable[[str], None] = lambda _: None,
+) -> Run:
+    """Train across processes on this machine, a server and one site per client, with TLS and keys; everything is
+    stopped at the end. Returns the run, which lies in `out`/run.
+
+    `settings` are nested tables as in a configuration file; the data that they name is read unless `federation` is
+    given. `say` is told every line that the server says.
+    """
+    config = settings if isinstance(settings, Config) else resolve(settings)
+    federation = federation or config.federation()
+    folder, config = Path(out), across_sites(config, federation)
     say("making certificates and keys, starting the SuperLink and its sites")
     with loopback(federation, config, folder) as net:
         for name, process in net.processes.running.items():
@@ -90,7 +105,7 @@ def demo(config: Config, federation: Federation, folder: Path, say: Callable[[st
         attempt = launch(run, net.superlink, net.certificates)
         follow(run, attempt, say, net.processes.require_alive)
     say("all processes stopped")
-    return run
+    return Run.open(run)
 
 
 def script(name: str) -> str:

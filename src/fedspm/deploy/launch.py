@@ -1,17 +1,20 @@
 """Handing a run to a SuperLink, and following it."""
 
+import tempfile
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from shlex import quote
 
 import tomli_w
 
 from fedspm.base.errors import FedSPMError
-from fedspm.base.files import read_json, write_atomically
+from fedspm.base.files import read_json, require_files, write_atomically
 from fedspm.deploy.processes import CONNECTION, connect, flwr
+from fedspm.runs.config import Config
 from fedspm.runs.folder import Run
+from fedspm.runs.lock import refuse_existing
 
 LOG = "server.log"  # what the ServerApp says: deploy/server.py
 APP = {
@@ -52,6 +55,41 @@ def launch(run: Path, superlink: str, certificates: Path | None) -> str:
         earlier.unlink(missing_ok=True)
     flwr(home, "run", str(app), CONNECTION, "--run-config", f'folder="{run.resolve()}" attempt="{attempt}"')
     return attempt
+
+
+def train_across_sites(
+    config: Config, out: Path, superlink: str, certificates: Path | None, say: Callable[[str], None]
+) -> Run:
+    """Begin a run with the sites that are connected to a SuperLink, and follow it to its end."""
+    refuse_existing(out)
+    out.mkdir(parents=True, exist_ok=True)
+    write_atomically(out / "config.toml", config.to_toml())
+    return _launch_and_follow(out, superlink, certificates, say)
+
+
+def resume_across_sites(
+    run: Path, superlink: str, certificates: Path | None, say: Callable[[str], None], encoders: Sequence[str] = ()
+) -> Run:
+    """Go on with a run after its last complete round. `encoders` from outside FedSPM may run their code."""
+    if not (run / "config.toml").exists():
+        raise FedSPMError(f"{run} is not a run: it has no config.toml")
+    Run(run, encoders).require_allowed()
+    return _launch_and_follow(run, superlink, certificates, say)
+
+
+def _launch_and_follow(run: Path, superlink: str, certificates: Path | None, say: Callable[[str], None]) -> Run:
+    told = len(lines_of(run))
+    attempt = launch(run, superlink, certificates)
+    follow(run, attempt, say, told=told)
+    return Run.open(run)
+
+
+def register_site(public: Path, name: str, superlink: str, certificates: Path | None) -> None:
+    """Let the site with this public key connect to a SuperLink."""
+    require_files(public, certificates)
+    with tempfile.TemporaryDirectory() as home:
+        connect(Path(home), superlink, certificates)
+        flwr(Path(home), "supernode", "register", str(public), CONNECTION, "--name", name)
 
 
 def follow(

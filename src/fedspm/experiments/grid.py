@@ -10,80 +10,70 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
-from pathlib import Path
 from types import FrameType
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, TypeVar
 
-from filelock import FileLock, Timeout
+from filelock import FileLock
 
 from fedspm.base.errors import FedSPMError
-from fedspm.base.files import explained
 from fedspm.base.threads import cores
-from fedspm.experiments.worker import refuse_other_settings
-from fedspm.runs.config import Config
-from fedspm.runs.folder import Run
+from fedspm.experiments.cell import Cell
+from fedspm.experiments.grid_progress import GridWatcher, Progress
+from fedspm.report.terminal import counted
 
 LOOK_AGAIN = 1.0  # seconds
+Written = TypeVar("Written")
 
 
-@dataclass(frozen=True, eq=False)
-class Cell:
-    """One training: a method with a seed."""
+class Unfinished(FedSPMError):
+    """Some trainings of a grid failed, or it was interrupted. The same call continues where it stopped.
 
-    row: str
-    config: Config
-    folder: Path
-    panel: str = ""
+    `result` is what the call would have returned, made of the trainings that are finished.
+    """
 
-    @property
-    def name(self) -> str:
-        return f"{self.panel} {self.row} seed {self.config.seed}".strip()
-
-    def rounds_done(self) -> int:
-        """Evaluated rounds of the run so far; a folder that belongs to other settings is refused."""
-        if not (self.folder / "manifest.json").exists():
-            return 0
-        run = Run.open(self.folder)
-        refuse_other_settings(run, self.config)
-        metrics = run.metrics()
-        return int(metrics[-1]["round"]) if metrics else 0
-
-    def finished(self) -> bool:
-        """All rounds are evaluated, in a checkpoint, and in the report, which comes last."""
-        if self.rounds_done() < self.config.rounds or not (self.folder / "report.html").exists():
-            return False
-        return Run.open(self.folder).last_round() == self.config.rounds
-
-    def claim(self) -> FileLock | None:
-        """Held by the grid that trains this cell; None if another one does. The system frees it when that one dies."""
-        path = self.folder.with_name(f".{self.folder.name}.claim")
-        with explained(path):
-            path.parent.mkdir(parents=True, exist_ok=True)
-            lock = FileLock(path)
-            try:
-                lock.acquire(timeout=0)
-            except Timeout:
-                return None
-        return lock
+    def __init__(self, problem: str, result: Any, interrupted: bool = False):
+        super().__init__(problem)
+        self.result, self.interrupted = result, interrupted
 
 
-@runtime_checkable
-class GridWatcher(Protocol):
-    """Somebody who looks on."""
-
-    def began(self, cell: Cell) -> None: ...
-
-    def heard(self, cell: Cell, line: dict[str, Any]) -> None: ...
-
-    def ended(self, cell: Cell, problem: str | None) -> None: ...
-
-    def waiting(self, cells: Sequence[Cell]) -> None: ...
-
-    def stopping(self) -> None: ...
+def run_grid(
+    cells: Sequence[Cell],
+    order: Sequence[Cell],
+    write: Callable[[], Written],
+    *,
+    jobs: int | None,
+    command: str,
+    progress: Progress,
+) -> Written:
+    """Train what is not finished, in this order, and write the tables whenever a training ends; returns what `write`
+    returned last, or raises Unfinished with it."""
+    if not cells:
+        return write()
+    jobs = min(jobs or cores(), len(cells))
+    folder = cells[0].folder.parent.parent
+    if folder.exists() and not folder.is_dir():
+        raise FedSPMError(f"--out {folder} is a file; give a folder")
+    with progress.busy("looking at what is done"):
+        done = sum(cell.finished() for cell in cells)
+    progress.say(f"{counted(len(cells), 'training')}, {done} of them done, {jobs} at a time: {cells[0].folder.parent}")
+    failures: dict[Cell, str] = {}
+    with progress.watch(order, jobs) as watcher:
+        grid = Grid(order, jobs, command, watcher)
+        with closing(grid.run()) as ended:
+            for cell, problem in ended:
+                if problem is not None:
+                    failures[cell] = problem
+                write()
+    written = write()
+    if grid.stopped:
+        raise Unfinished("stopped; go on with the same command", written, interrupted=True)
+    if failures:
+        raise Unfinished("; ".join(f"{cell.name}: {problem}" for cell, problem in failures.items()), written)
+    return written
 
 
 @dataclass
@@ -216,6 +206,9 @@ class Grid:
                 self.watcher.stopping()
             self._interrupt()
 
+        if threading.current_thread() is not threading.main_thread():
+            yield  # only the main thread may handle signals
+            return
         before = signal.signal(signal.SIGINT, stop)
         try:
             yield

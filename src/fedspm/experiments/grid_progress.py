@@ -1,20 +1,95 @@
-"""A grid as somebody sees it who waits for it: a bar for every training and one for all, and the time that is left."""
+"""How a grid tells that it goes on: nothing, or in the terminal a bar for every training and the time that is left."""
 
 import statistics
 import time
-from collections.abc import Callable, Sequence
-from contextlib import closing
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol, runtime_checkable
 
-from fedspm.experiments.grid import Cell, Grid
-from fedspm.report.terminal import GridProgress, grid_progress
+from fedspm.experiments.cell import Cell
+from fedspm.report.terminal import GridProgress, console, grid_progress
 from fedspm.runs.folder import Run
 
 
+@runtime_checkable
+class GridWatcher(Protocol):
+    """Is told what happens to the trainings of a grid, from several threads."""
+
+    def began(self, cell: Cell) -> None: ...
+
+    def heard(self, cell: Cell, line: dict[str, Any]) -> None: ...
+
+    def ended(self, cell: Cell, problem: str | None) -> None: ...
+
+    def waiting(self, cells: Sequence[Cell]) -> None: ...
+
+    def stopping(self) -> None: ...
+
+
+@runtime_checkable
+class Progress(Protocol):
+    """What a call that trains a grid tells its caller meanwhile."""
+
+    def say(self, text: str) -> None:
+        """One line."""
+
+    def busy(self, text: str) -> AbstractContextManager[object]:
+        """Something that takes a moment, while the context lasts."""
+
+    def watch(self, cells: Sequence[Cell], jobs: int) -> AbstractContextManager[GridWatcher]:
+        """A watcher for trainings of which `jobs` run at a time."""
+
+
+class SilentWatcher:
+    """Looks away."""
+
+    def began(self, cell: Cell) -> None: ...
+
+    def heard(self, cell: Cell, line: dict[str, Any]) -> None: ...
+
+    def ended(self, cell: Cell, problem: str | None) -> None: ...
+
+    def waiting(self, cells: Sequence[Cell]) -> None: ...
+
+    def stopping(self) -> None: ...
+
+
+class SilentProgress:
+    """Tells nothing: the default of every call from Python."""
+
+    def say(self, text: str) -> None: ...
+
+    def busy(self, text: str) -> AbstractContextManager[object]:
+        return nullcontext()
+
+    def watch(self, cells: Sequence[Cell], jobs: int) -> AbstractContextManager[GridWatcher]:
+        return nullcontext(SilentWatcher())
+
+
+SILENT = SilentProgress()
+
+
+@dataclass(frozen=True)
+class TerminalProgress:
+    """Lines and bars in the terminal, as `fedspm compare` and `fedspm experiment` show them."""
+
+    say: Callable[[str], None] = print
+
+    def busy(self, text: str) -> AbstractContextManager[object]:
+        return console.status(text)
+
+    @contextmanager
+    def watch(self, cells: Sequence[Cell], jobs: int) -> Iterator[GridWatcher]:
+        left = TimeLeft(cells, jobs)
+        done, total = sum(cell.rounds_done() for cell in cells), sum(cell.config.rounds for cell in cells)
+        with grid_progress(done, total, lambda: left.seconds) as progress:
+            yield BarWatcher(progress, left)
+
+
 @dataclass
-class Shown:
-    """A grid in the terminal."""
+class BarWatcher:
+    """Moves the bars."""
 
     progress: GridProgress
     left: "TimeLeft"
@@ -43,23 +118,6 @@ class Shown:
 
     def stopping(self) -> None:
         self.progress.say("stopping after these rounds; press Ctrl-C again to stop at once")
-
-
-def run_shown(
-    cells: Sequence[Cell], jobs: int, command: str, after_each: Callable[[], object]
-) -> tuple[dict[Cell, str], bool]:
-    """Train a grid with progress bars; returns what failed, and whether it was interrupted."""
-    left = TimeLeft(cells, jobs)
-    done, total = sum(cell.rounds_done() for cell in cells), sum(cell.config.rounds for cell in cells)
-    failures: dict[Cell, str] = {}
-    with grid_progress(done, total, lambda: left.seconds) as progress:
-        grid = Grid(cells, jobs, command, Shown(progress, left))
-        with closing(grid.run()) as ended:
-            for cell, problem in ended:
-                if problem is not None:
-                    failures[cell] = problem
-                after_each()
-    return failures, grid.stopped
 
 
 class TimeLeft:

@@ -9,15 +9,15 @@ from typing import Any, Literal
 from pydantic import Field, model_validator
 
 from fedspm.base.errors import FedSPMError
-from fedspm.base.layers import merged
+from fedspm.base.layers import assignments, merged
 from fedspm.base.schema import Strict
-from fedspm.experiments.comparison import named_rows, row_settings
-from fedspm.experiments.grid import Cell
+from fedspm.experiments.cell import Cell
+from fedspm.experiments.comparison import paper_rows, row_settings
 from fedspm.runs.config import load_config, resolve
 
+RESULTS = Path("results")  # where results lie unless another folder is given
 FOLDER = Path(__file__).parent / "specs"
 EXPERIMENTS = ("table1", "table2", "momentum", "components", "isic", "ablation")  # in the order of the paper, ours last
-Rows = list[str] | dict[str, dict[str, Any]]
 Key = tuple[str, str, int]  # panel, row, seed
 
 
@@ -41,7 +41,7 @@ class Plan(Strict):
     picture: Literal["curves", "values", "convergence"]
     axis: str = Field("", description="what the rows of a `values` picture vary")
     seeds: list[int]
-    rows: Rows = Field(description="methods by their names, or names with settings")
+    rows: list[str] | dict[str, dict[str, Any]] = Field(description="methods by their names, or names with settings")
     settings: dict[str, Any] = Field({}, description="of every training")
     panels: list[Panel]
 
@@ -77,22 +77,24 @@ class Plan(Strict):
 
 
 @dataclass(frozen=True)
-class Narrowed:
-    """What of an experiment is wanted; nothing said means all of it."""
+class Selection:
+    """Which part of an experiment to train, and with which other settings; None means all of it."""
 
     seeds: Sequence[int] | None = None
     rows: Sequence[str] | None = None
     panels: Sequence[str] | None = None
     rounds: int | None = None
     settings: Mapping[str, Any] = field(default_factory=dict)
-    options: Sequence[str] = ()  # rounds, folder and settings as they were typed
 
-    def command(self, plan: "Plan") -> str:
-        """What trains the rest of a plan in the same way."""
-        return shlex.join(["fedspm", "experiment", plan.name, *self.options])
+    def command(self, plan: "Plan", out: Path) -> str:
+        """What is typed to train the rest of a plan in the same way."""
+        rounds = [] if self.rounds is None else ["--rounds", str(self.rounds)]
+        folder = [] if out == RESULTS else ["--out", str(out)]
+        settings = [part for each in assignments(self.settings) for part in ("--set", each)]
+        return shlex.join(["fedspm", "experiment", plan.name, *rounds, *folder, *settings])
 
-    def known_to(self, plan: "Plan") -> "Narrowed | None":
-        """What of this a plan has; None if it has no such rows or panels."""
+    def within(self, plan: "Plan") -> "Selection | None":
+        """What a plan has of it; None if it has no such rows or panels."""
         rows = None if self.rows is None else [row for row in self.rows if row in plan.rows]
         names = [panel.name for panel in plan.panels]
         panels = None if self.panels is None else [panel for panel in self.panels if panel in names]
@@ -104,11 +106,11 @@ def load_plan(name: str) -> Plan:
         raise FedSPMError(f"there is no experiment {name!r}; there are shifts, {', '.join(EXPERIMENTS)}, and all")
     found = load_config(FOLDER / f"{name}.toml")
     if found["rows"] == "all":
-        found["rows"] = named_rows("all")
+        found["rows"] = paper_rows()
     return Plan.model_validate({"name": name, **found})
 
 
-def plan_cells(plan: Plan, wanted: Narrowed, folder: Path) -> list[Cell]:
+def plan_cells(plan: Plan, wanted: Selection, folder: Path) -> list[Cell]:
     """The trainings that are wanted, panel by panel, seed by seed."""
     if "seed" in wanted.settings:
         raise FedSPMError("--set seed: use --seeds instead")

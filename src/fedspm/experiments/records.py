@@ -1,4 +1,4 @@
-"""What is known of an experiment: cells.jsonl, a line a finished training; it stays when the run folders are gone."""
+"""What is known of an experiment: cells.jsonl, one line per finished training; it outlives the run folders."""
 
 import json
 from collections.abc import Sequence
@@ -11,9 +11,9 @@ from pydantic import BaseModel, Field, ValidationError
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.base.files import write_atomically
 from fedspm.base.schema import problem
-from fedspm.experiments.comparison import record, record_lines
-from fedspm.experiments.grid import Cell
+from fedspm.experiments.cell import Cell
 from fedspm.experiments.plan import Key, Plan
+from fedspm.experiments.training_record import record, record_lines
 from fedspm.runs.compatibility import differences, extends
 from fedspm.runs.config import Config, recorded
 from fedspm.runs.folder import Run

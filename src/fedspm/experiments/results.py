@@ -13,10 +13,10 @@ from pathlib import Path
 from matplotlib.figure import Figure
 
 from fedspm.base.files import write_atomically
-from fedspm.experiments.comparison import ACCURACIES, CONFIDENCE, Method, Record, method_rows
 from fedspm.experiments.coverage import missing, named_seeds, reductions
 from fedspm.experiments.plan import Panel, Plan
 from fedspm.experiments.records import Records
+from fedspm.experiments.statistics import ACCURACIES, CONFIDENCE, Method
 from fedspm.experiments.tables import (
     LATEX,
     LETTERS,
@@ -28,6 +28,7 @@ from fedspm.experiments.tables import (
     made_with,
     markdown_table,
 )
+from fedspm.experiments.training_record import Record, method_rows
 from fedspm.likelihood.diagnostics import Bridge, bridge_errors, shown_bridge, solved_lines
 from fedspm.report.figures import Curves, convergence, note_above, over_values, panel_curves, rendered
 from fedspm.runs.config import recorded, resolve

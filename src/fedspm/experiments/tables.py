@@ -4,25 +4,10 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
-from fedspm.base.files import write_atomically
 from fedspm.data.settings import Data
-from fedspm.experiments.comparison import (
-    ACCURACIES,
-    CONFIDENCE,
-    Method,
-    Record,
-    best,
-    method_rows,
-    paired_difference,
-    ranks,
-    record,
-    record_lines,
-    spread,
-)
-from fedspm.experiments.grid import Cell
-from fedspm.report.figures import comparison_curves, rendered
+from fedspm.experiments.statistics import ACCURACIES, CONFIDENCE, Method, best, paired_difference, ranks, spread
+from fedspm.experiments.training_record import Record
 
 UNRANKED = 99
 LETTERS = str.maketrans(
@@ -216,7 +201,7 @@ def latex(methods: Sequence[Method], missing: str) -> str:
 
 
 def spreadsheet(methods: Sequence[Method]) -> str:
-    """CSV with plain numbers, one line a method and seed."""
+    """CSV with plain numbers, one line per method and seed."""
     buffer = io.StringIO()
     names = ["method", "seed", *ACCURACIES.values(), "parameters", "private_parameters", "bytes_down", "bytes_up"]
     writer = csv.writer(buffer, lineterminator="\n")
@@ -229,28 +214,3 @@ def spreadsheet(methods: Sequence[Method]) -> str:
                 [method.name, seed, *accuracies, *costs, round(lines[-1]["seconds"] / lines[-1]["round"], 4)]
             )
     return buffer.getvalue()
-
-
-@dataclass(frozen=True)
-class Comparison:
-    """What is known so far: the methods with finished trainings, and the names of the trainings that are missing."""
-
-    methods: list[Method]
-    missing: str
-
-
-def write_comparison(folder: Path, cells: Sequence[Cell], command: str) -> Comparison:
-    """table.md, table.csv, table.tex, curves.png, curves.svg and cells.jsonl of all cells that are finished."""
-    done = [cell for cell in cells if cell.finished()]
-    missing = ", ".join(cell.name for cell in cells if cell not in done)
-    records = [record(cell) for cell in done]
-    methods = method_rows(records)
-    if methods:
-        write_atomically(folder / "cells.jsonl", record_lines(records))
-        write_atomically(folder / "table.md", markdown(methods, records, missing, command))
-        write_atomically(folder / "table.csv", spreadsheet(methods))
-        write_atomically(folder / "table.tex", latex(methods, missing))
-        figure = comparison_curves({method.title: method.curves for method in methods})
-        for kind in ("svg", "png"):
-            write_atomically(folder / f"curves.{kind}", rendered(figure, kind))
-    return Comparison(methods, missing)

@@ -18,7 +18,8 @@ from torch.nn.functional import one_hot
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.tensors import Tensors
-from fedspm.data.federation import Federation, Part
+from fedspm.data.federation import Federation
+from fedspm.data.part import Part
 from fedspm.federated.algorithm import Algorithm
 from fedspm.nn.sgd import CHUNK, chunks
 

@@ -16,7 +16,7 @@ SHOWN_FEATURES = 40
 
 
 def shifted_sample(sample: Tensor, names: Sequence[str]) -> Figure:
-    """One image: a row a component, a column a client; sample is (components, clients, channels, height, width)."""
+    """One row per component, one column per client; sample is (components, clients, channels, height, width)."""
     components, clients = sample.shape[:2]
     figure = Figure(figsize=(0.85 * clients + 0.9, 0.95 * components + 0.75), layout="constrained")
     grid = figure.subplots(components, clients, squeeze=False)

@@ -11,9 +11,10 @@ import torch
 from matplotlib.figure import Figure
 
 from fedspm.base.files import file_names, write_atomically
-from fedspm.data.federation import Federation, Truth
+from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import own_name
 from fedspm.data.images import are_pixels, encode_png
+from fedspm.data.part import Truth
 from fedspm.federated.accountant import sentence
 from fedspm.federated.evaluation import Model
 from fedspm.report import data_figures, figures
@@ -24,7 +25,7 @@ QUERIES = 6
 
 
 def write_report(run: Run, model: Model, federation: Federation) -> tuple[Path, Path]:
-    """Write report.html and sample queries, an image a client or a table; returns the report and what to ask."""
+    """Write report.html and sample queries, one image per client or a table; returns the report and what to ask."""
     path, samples = run.path / "report.html", run.path / "samples"
     template = jinja2.Template(Path(__file__).with_name("report.html.j2").read_text("utf-8"), autoescape=True)
     metrics = run.last_metrics()

@@ -13,6 +13,11 @@ console = Console(markup=False, emoji=False, highlight=False)  # clients may be 
 errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
 
 
+def counted(number: int, what: str) -> str:
+    """`1 round`, `2 rounds`"""
+    return f"{number:,} {what}{'s' * (number != 1)}"
+
+
 class GridProgress:
     """A bar for the whole grid with the time left, one for each training that runs, a line for each that ended."""
 

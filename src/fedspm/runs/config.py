@@ -15,9 +15,10 @@ from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.base.layers import merged
 from fedspm.base.schema import Names, Strict, problem, refuse_unknown_keys
 from fedspm.data.catalog.sources import NAMED, SAMPLE, Images, is_known, load_data, unknown_data
-from fedspm.data.federation import Federation, Part
+from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import Heterogeneity, impose
-from fedspm.data.newcomer import Likeness, read_newcomer
+from fedspm.data.newcomer import RowSchema, read_newcomer
+from fedspm.data.part import Part
 from fedspm.data.settings import CONSTRUCTED, DIVIDED, IN_MEMORY, OF_TABLES, OWN, Data, Shift, meaningless
 from fedspm.federated.settings import OF_IMAGES, Settings
 
@@ -91,7 +92,7 @@ class Config(Settings):
         """The data of this run; images are divided over clients, what comes divided is taken as it is. `again`: of a
         run that was, whose leavers may have taken their rows with them; not `permuted`: labels say what images show."""
         if self.data.name == OWN:
-            loaded: Federation | Images = self.data.own().federation(self.data.test_fraction, self.seed)
+            loaded: Federation | Images = Federation.from_draft(self.data.own(), self.data.test_fraction, self.seed)
         else:
             loaded = load_data(self.data.name, self.data.path, self.data.size)
             if isinstance(loaded, Federation):
@@ -101,7 +102,7 @@ class Config(Settings):
         if self.data.without:
             leavers = [name for name in self.data.without if not again or name in federation.names]
             federation = federation.without(leavers)
-        like = Likeness(federation.shape, federation.classes, federation.columns)
+        like = RowSchema(federation.shape, federation.classes, federation.columns)
         for name in self.data.joined:
             federation = federation.with_client(name, *self.newcomer(name, like))
         if self.data.without:
@@ -117,7 +118,7 @@ class Config(Settings):
             if self.value(key) != usual.value(key):
                 raise _of_undivided(key, f"{self.data.name} comes divided")
 
-    def newcomer(self, name: str, like: Likeness) -> tuple[Part, Part]:
+    def newcomer(self, name: str, like: RowSchema) -> tuple[Part, Part]:
         """Training and test rows of a client that came later."""
         return read_newcomer(self.data.joined[name], name, like, self.data.reading, self.data.test_fraction, self.seed)
 

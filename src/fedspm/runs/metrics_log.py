@@ -1,5 +1,5 @@
-"""Logs of a run: files of JSON lines, one line per round (metrics.jsonl, diagnostics.jsonl, absent.jsonl), and counts by
-site (releases.json)."""
+"""Logs of a run: JSON lines, one per round (metrics.jsonl, diagnostics.jsonl, absent.jsonl), and counts by site
+(releases.json)."""
 
 import json
 from collections.abc import Mapping, Set

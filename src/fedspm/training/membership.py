@@ -13,7 +13,7 @@ from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import folder_atomically
 from fedspm.data.federation import Federation
-from fedspm.data.newcomer import Likeness
+from fedspm.data.newcomer import RowSchema
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
 from fedspm.federated.evaluation import evaluate
@@ -60,7 +60,7 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
             together = config.federation(again=True)
             run.require_same(together.without([name]))
             federation = together
-    train = federation.train[-1] if federation else config.newcomer(name, _likeness(run))[0]
+    train = federation.train[-1] if federation else config.newcomer(name, _row_schema(run))[0]
     if len(train) < (least := max(config.min_count, config.components)):
         raise FedSPMError(f"client {name!r} has {len(train)} training rows; to join, it needs at least {least}")
     newcomer = Client(name, algorithm.task.clients, train.x, train.y, {}, 0, config.seed)
@@ -147,9 +147,9 @@ def _with_other_clients(config: Config, **data: Any) -> Config:
     return resolve(settings | {"data": settings["data"] | changes})
 
 
-def _likeness(run: Run) -> Likeness:
+def _row_schema(run: Run) -> RowSchema:
     columns = run.manifest.get("columns")
-    return Likeness(run.task.shape, run.classes, tuple(columns) if columns else None)
+    return RowSchema(run.task.shape, run.classes, tuple(columns) if columns else None)
 
 
 def _counts(algorithm: Onboards) -> dict[str, int]:

@@ -19,19 +19,7 @@ from fedspm.data.catalog import cache, dataset
 from fedspm.data.catalog.cifar import CIFAR10
 from fedspm.data.catalog.download import Download, Package, fetch, npm_pack
 from fedspm.data.catalog.fashion import FASHION
-from forms import packed, write_official, write_parquet
-
-
-def write_fashion(folder, zipped=True):
-    folder.mkdir(parents=True, exist_ok=True)
-    for part, n in (("train", 30), ("t10k", 20)):
-        images = np.random.default_rng(n).integers(0, 256, (n, 28, 28), np.uint8)
-        for stem, array in ((f"{part}-images-idx3-ubyte", images), (f"{part}-labels-idx1-ubyte", np.arange(n) % 10)):
-            header = bytes([0, 0, 8, array.ndim]) + struct.pack(f">{array.ndim}I", *array.shape)
-            content = header + array.astype(np.uint8).tobytes()
-            (folder / (stem + (".gz" if zipped else ""))).write_bytes(gzip.compress(content) if zipped else content)
-    return folder
-
+from forms import packed, write_fashion, write_official, write_parquet
 
 # -- places ------------------------------------------------------------------------------------------------------------
 

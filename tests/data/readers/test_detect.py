@@ -9,25 +9,10 @@ import pytest
 from fedspm import Federation
 from fedspm.base.errors import FedSPMError
 from fedspm.base.layers import parse_assignments
-from fedspm.data.readers.detect import read_own
-from fedspm.data.readers.draft import Reading, as_kind, natural
+from fedspm.data.readers.detect import read_path
+from fedspm.data.readers.draft import ReadOptions, as_kind, natural
 from fedspm.runs.config import resolve
-
-HEADER = ["site", "age", "pressure", "target"]
-ROWS = [["nord", 30 + j, 100.5 - j, "ill" if j % 2 else "well"] for j in range(10)]
-ROWS += [["Süd 10", 50 + j, 80.25 + j, "ill" if j % 3 else "well"] for j in range(12)]
-ROWS += [["Süd 2", j, 5.0 * j, "well" if j % 4 else "ill"] for j in range(8)]
-
-
-def write_csv(path, rows, header=HEADER, **options):
-    with path.open("w", newline="", encoding=options.pop("encoding", "utf-8")) as file:
-        csv.writer(file, **options).writerows([header, *rows])
-    return path
-
-
-def problems(path, **how):
-    return read_own(path, Reading(**how)).problems
-
+from own_data import HEADER, ROWS, problems, write_csv
 
 # -- tables in parts ---------------------------------------------------------------------------------------------------
 
@@ -36,7 +21,7 @@ def problems(path, **how):
 def test_tables_with_a_client_column_are_parts_of_one(tmp_path, how):
     for i in range(3):
         write_csv(tmp_path / f"data-0000{i}-of-00003.csv", ROWS[i::3])
-    draft = read_own(tmp_path, Reading(**how))
+    draft = read_path(tmp_path, ReadOptions(**how))
     assert draft.form == "parts of a table with a client column"
     assert {name: len(y) for name, (_, y) in draft.train.items()} == {"nord": 10, "Süd 2": 8, "Süd 10": 12}
     assert draft.columns == ("age", "pressure")
@@ -69,7 +54,7 @@ def test_what_is_said_of_a_column_can_be_typed(tmp_path, name):
 def test_tables_that_ignore_their_client_column_are_a_client_each(tmp_path):
     for i in range(2):
         write_csv(tmp_path / f"{'ab'[i]}.csv", ROWS[i::2])
-    assert list(read_own(tmp_path, Reading(ignore=("site",))).train) == ["a", "b"]
+    assert list(read_path(tmp_path, ReadOptions(ignore=("site",))).train) == ["a", "b"]
 
 
 # -- tables ----------------------------------------------------------------------------------------------------------

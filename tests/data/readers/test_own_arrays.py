@@ -10,8 +10,9 @@ from PIL import Image
 from fedspm import Federation
 from fedspm.base.errors import FedSPMError
 from fedspm.data.readers.datasets import read_datasets
-from fedspm.data.readers.detect import read_own
-from fedspm.data.readers.draft import Reading
+from fedspm.data.readers.detect import read_path
+from fedspm.data.readers.draft import ReadOptions
+from own_data import FakeDataset
 
 # -- archives --------------------------------------------------------------------------------------------------------
 
@@ -70,9 +71,9 @@ def test_rows_are_numbered_as_in_their_archive(tmp_path):
     (tmp_path / "many").mkdir()
     np.savez(tmp_path / "many" / "a.npz", x=x, y=y, x_test=x[17:], y_test=y[17:])
     np.savez(tmp_path / "many" / "b.npz", x=x[:16], y=y[:16])
-    (problem,) = read_own(tmp_path / "one.npz", Reading()).problems
+    (problem,) = read_path(tmp_path / "one.npz", ReadOptions()).problems
     assert "one.npz: row 17 has a value that is not a finite" in problem
-    first, second = read_own(tmp_path / "many", Reading()).problems
+    first, second = read_path(tmp_path / "many", ReadOptions()).problems
     assert "a.npz: row 17 has a value" in first
     assert "a.npz, test rows: row 2 has a value" in second
 
@@ -89,7 +90,7 @@ def test_archives_are_never_unpickled(tmp_path, capsys):
     (tmp_path / "d.npz").write_bytes(b"not a zip file")
     with zipfile.ZipFile(tmp_path / "e.npz", "w") as archive:
         archive.writestr("x.npy", b"\x93NUMPY\x01\x00junk")
-    found = read_own(tmp_path, Reading()).problems
+    found = read_path(tmp_path, ReadOptions()).problems
     for sentence in (
         "never unpickled",
         "holds x, z; expected x and y",
@@ -117,13 +118,13 @@ def test_no_array_that_matters_is_left_out_silently(tmp_path, more, sentence):
     x, y = np.arange(12.0).reshape(6, 2), np.arange(6) % 2
     np.savez(tmp_path / "a.npz", x=x, y=y, **more)
     np.savez(tmp_path / "b.npz", x=x, y=y)
-    assert any(sentence in problem for problem in read_own(tmp_path, Reading()).problems)
+    assert any(sentence in problem for problem in read_path(tmp_path, ReadOptions()).problems)
 
 
 def test_arrays_without_a_role_are_mentioned(tmp_path):
     for name in "ab":
         np.savez(tmp_path / f"{name}.npz", x_train=np.arange(12.0).reshape(6, 2), y_train=np.arange(6) % 2, x_val=0)
-    draft = read_own(tmp_path, Reading())
+    draft = read_path(tmp_path, ReadOptions())
     assert draft.problems == []
     assert draft.remarks[0].endswith("a.npz: not used: x_val")
 
@@ -131,7 +132,7 @@ def test_arrays_without_a_role_are_mentioned(tmp_path):
 def test_rows_of_one_client_keep_their_split(tmp_path):
     split = np.where(np.arange(6) < 4, "train", "test")
     np.savez(tmp_path / "west.npz", x=np.arange(12.0).reshape(6, 2), y=np.arange(6) % 2, split=split)
-    draft = read_own(tmp_path / "west.npz", Reading(client="West"))
+    draft = read_path(tmp_path / "west.npz", ReadOptions(client="West"))
     assert [len(part["west"][1]) for part in (draft.train, draft.test)] == [4, 2]
 
 
@@ -144,19 +145,6 @@ def test_archives_of_one_data_set_are_not_taken_for_clients(tmp_path, splits):
 
 
 # -- data sets in memory ---------------------------------------------------------------------------------------------
-
-
-class FakeDataset:
-    """The part of a Hugging Face Dataset that is used: column_names, features, dataset["column"]."""
-
-    def __init__(self, columns, class_names=None):
-        self._columns = columns
-        self.column_names = list(columns)
-        label = type("ClassLabel", (), {"names": class_names})() if class_names else object()
-        self.features = {name: label if name == "label" else object() for name in columns}
-
-    def __getitem__(self, name):
-        return self._columns[name]
 
 
 class FakePartitioner:
@@ -215,7 +203,7 @@ def test_data_sets_in_the_formats_of_numpy_and_torch():
 def test_a_bad_image_in_a_data_set_is_named_without_its_bytes():
     images = [b"PNG?" * 1000, {"bytes": b"JPEG" * 1000, "path": "scan.jpg"}, torch.full((9, 9), 1.5)]
     data = FakeDataset({"image": [*images, Image.new("L", (9, 9))], "label": [0, 1] * 2})
-    draft = read_datasets({"a": data, "b": dataset(1)}, Reading())
+    draft = read_datasets({"a": data, "b": dataset(1)}, ReadOptions())
     named = [problem.partition(" cannot")[0] for problem in draft.problems]
     assert named == ["a, row 1", "a, row 2: scan.jpg", "a, row 3"]
     assert all(len(problem) < 200 for problem in draft.problems)

@@ -4,26 +4,12 @@ import numpy as np
 import pytest
 import torch
 from PIL import Image
-from test_own import problems, write_csv
 
 from fedspm import Federation
 from fedspm.base.errors import FedSPMError
-from fedspm.data.readers.detect import read_own
-from fedspm.data.readers.draft import Reading, checked_size
-
-
-def picture(path, shade=100, size=(10, 12), mode="L"):
-    path.parent.mkdir(parents=True, exist_ok=True)
-    Image.new(mode, size, shade).save(path)
-    return path
-
-
-def folder_of_images(path, split=""):
-    for i, client in enumerate(("north", "süd")):
-        for k, label in enumerate(("cat", "dog")):
-            for j in range(4 + 2 * i):
-                picture(path / client / split / label / f"{j}.png", 40 * k + 10 * i + j)
-    return path
+from fedspm.data.readers.detect import read_path
+from fedspm.data.readers.draft import ReadOptions, checked_size
+from own_data import folder_of_images, picture, problems, write_csv
 
 
 def test_a_folder_a_client_with_a_folder_a_class(tmp_path):
@@ -96,7 +82,7 @@ def test_every_bad_image_is_named(tmp_path):
     cut.write_bytes(cut.read_bytes()[:90])
     (tmp_path / "north" / "cat" / "notes.txt").write_text("ignored, and said")
     (tmp_path / "north" / "cat" / ".DS_Store").write_text("ignored")
-    draft = read_own(tmp_path, Reading())
+    draft = read_path(tmp_path, ReadOptions())
     assert len(draft.problems) == 2
     assert "text.jpg cannot be read as an image" in draft.problems[0]
     assert "cut.png cannot be read as an image" in draft.problems[1]

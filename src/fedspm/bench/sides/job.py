@@ -24,7 +24,7 @@ class Job:
 
     network: nn.Sequential  # the last layer is the head
     train: list[Rows]
-    test: list[Rows]  # a part a client, or none
+    test: list[Rows]  # one part per client, or none
     batch_size: int
     rounds: int
     learning_rate: float = 0.01

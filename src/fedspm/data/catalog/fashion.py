@@ -13,7 +13,7 @@ from fedspm.base.errors import DamagedFile
 from fedspm.data.catalog.cache import Piece
 from fedspm.data.catalog.dataset import DataSet, Note
 from fedspm.data.catalog.download import Download
-from fedspm.data.readers.archive import Bundle, damage
+from fedspm.data.readers.archive import Archive, damage
 
 NAMES = ["T-shirt", "trouser", "pullover", "dress", "coat", "sandal", "shirt", "sneaker", "bag", "ankle boot"]
 SAMPLE = Path(__file__).parent / "sample"
@@ -27,25 +27,25 @@ def load_sample() -> tuple[np.ndarray, np.ndarray]:
     return read_idx(SAMPLE / "images-idx3-ubyte.gz", 3), read_idx(SAMPLE / "labels-idx1-ubyte.gz", 1)
 
 
-def form(bundle: Bundle) -> str | None:
-    return "idx files" if _called(bundle, "train-images-idx3-ubyte") else None
+def form(archive: Archive) -> str | None:
+    return "idx files" if _called(archive, "train-images-idx3-ubyte") else None
 
 
-def decode(bundle: Bundle, form: str, size: int, note: Note) -> Iterator[Piece]:
+def decode(archive: Archive, form: str, size: int, note: Note) -> Iterator[Piece]:
     """Training and test images pooled to 70,000 × 28 × 28, and their labels."""
     for part, published in PARTS.items():
-        labels = np.concatenate(list(_pieces(bundle, f"{part}-labels-idx1-ubyte", 1)))
+        labels = np.concatenate(list(_pieces(archive, f"{part}-labels-idx1-ubyte", 1)))
         start = 0
-        for images in _pieces(bundle, f"{part}-images-idx3-ubyte", 3):
+        for images in _pieces(archive, f"{part}-images-idx3-ubyte", 3):
             yield {"images": images, "labels": labels[start : start + len(images)]}
             start += len(images)
         if start != len(labels):
             raise DamagedFile(
-                f"{bundle.path}: {part}-images has {start:,} images, {part}-labels has {len(labels):,} labels; one of "
+                f"{archive.path}: {part}-images has {start:,} images, {part}-labels has {len(labels):,} labels; one of "
                 "them is damaged"
             )
         if start != published:
-            note(f"{part}-images in {bundle.path} has {start:,} images, the published one has {published:,}")
+            note(f"{part}-images in {archive.path} has {start:,} images, the published one has {published:,}")
 
 
 def read_idx(path: Path, dimensions: int) -> np.ndarray:
@@ -54,17 +54,17 @@ def read_idx(path: Path, dimensions: int) -> np.ndarray:
         return np.concatenate(list(_idx(file, str(path), dimensions)))
 
 
-def _called(bundle: Bundle, stem: str) -> str | None:
-    found = bundle.called(stem, f"{stem}.gz")
+def _called(archive: Archive, stem: str) -> str | None:
+    found = archive.called(stem, f"{stem}.gz")
     return found.get(f"{stem}.gz") or found.get(stem)
 
 
-def _pieces(bundle: Bundle, stem: str, dimensions: int) -> Iterator[np.ndarray]:
-    name = _called(bundle, stem)
+def _pieces(archive: Archive, stem: str, dimensions: int) -> Iterator[np.ndarray]:
+    name = _called(archive, stem)
     if name is None:
-        raise DamagedFile(f"{bundle.path}: {stem}(.gz) is missing; Fashion-MNIST needs its four idx files")
-    with bundle.open(name) as file:
-        for piece in _idx(file, where := bundle.where(name), dimensions):
+        raise DamagedFile(f"{archive.path}: {stem}(.gz) is missing; Fashion-MNIST needs its four idx files")
+    with archive.open(name) as file:
+        for piece in _idx(file, where := archive.where(name), dimensions):
             if dimensions == 3 and piece.shape[1:] != (SIDE, SIDE):
                 raise DamagedFile(f"{where} has images of {piece.shape[1:]} pixels; expected {SIDE} × {SIDE}")
             if dimensions == 1 and piece.max() >= len(NAMES):

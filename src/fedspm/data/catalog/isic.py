@@ -19,10 +19,11 @@ from PIL import Image
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.data.catalog.cache import Decoded, Piece
 from fedspm.data.catalog.dataset import DataSet, Note
-from fedspm.data.federation import Federation, Part
+from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import as_pixels
 from fedspm.data.images import decode_rgb
-from fedspm.data.readers.archive import Bundle
+from fedspm.data.part import Part
+from fedspm.data.readers.archive import Archive
 
 NAMES = ["MEL", "NV", "BCC", "AK", "BKL", "DF", "VASC", "SCC"]
 CENTERS = ["bcn", "vidir-molemax", "vidir-modern", "rosendahl", "msk", "vienna-dias"]
@@ -38,26 +39,26 @@ class Row(NamedTuple):
     train: bool
 
 
-def form(bundle: Bundle) -> str | None:
+def form(archive: Archive) -> str | None:
     """FLamby keeps the split in its own source, so images alone are recognised too, to say what is missing."""
-    if bundle.called(*SPLITS) or any(name.endswith(".jpg") and "ISIC_" in name for name in bundle.names):
-        return "FLamby's folder" if bundle.path.is_dir() else "FLamby's folder, packed"
+    if archive.called(*SPLITS) or any(name.endswith(".jpg") and "ISIC_" in name for name in archive.names):
+        return "FLamby's folder" if archive.path.is_dir() else "FLamby's folder, packed"
     return None
 
 
-def decode(bundle: Bundle, form: str, size: int, note: Note) -> Iterator[Piece]:
+def decode(archive: Archive, form: str, size: int, note: Note) -> Iterator[Piece]:
     """Images in the order they lie in an archive; their place in the split is the key that orders them."""
-    rows = _split(bundle)
-    files = _images(bundle)
+    rows = _split(archive)
+    files = _images(archive)
     centers = {row.center for row in rows if row.image in files}
     wanted = {files.get(row.image, row.image): (i, row) for i, row in enumerate(rows) if row.center in centers}
-    if missing := wanted.keys() - set(bundle.names):
-        raise DamagedFile(f"{bundle.path} lacks {len(missing):,} of {len(wanted):,} images: {min(missing)}.jpg, …")
-    _note(note, [row for _, row in wanted.values()], bundle.path)
-    for name in bundle.names:
+    if missing := wanted.keys() - set(archive.names):
+        raise DamagedFile(f"{archive.path} lacks {len(missing):,} of {len(wanted):,} images: {min(missing)}.jpg, …")
+    _note(note, [row for _, row in wanted.values()], archive.path)
+    for name in archive.names:
         if name in wanted:
             key, row = wanted[name]
-            with bundle.open(name) as file, decode_rgb(file, where := bundle.where(name)) as image:
+            with archive.open(name) as file, decode_rgb(file, where := archive.where(name)) as image:
                 pixels = _square(image, size, where)
             facts = {"labels": row.target, "center": row.center, "train": row.train, "key": key}
             yield {"images": pixels[None], **{name: np.array([value]) for name, value in facts.items()}}
@@ -76,15 +77,15 @@ def federation(decoded: Decoded) -> Federation:
     return Federation(names, np.asarray(NAMES), tuple(parts[True]), tuple(parts[False])).checked()
 
 
-def _split(bundle: Bundle) -> list[Row]:
-    found = bundle.called(*SPLITS)
+def _split(archive: Archive) -> list[Row]:
+    found = archive.called(*SPLITS)
     if not found:
         raise DamagedFile(
-            f"{bundle.path} has images and no train_test_split.csv; copy the file train_test_split of FLamby's "
+            f"{archive.path} has images and no train_test_split.csv; copy the file train_test_split of FLamby's "
             "flamby/datasets/fed_isic2019/dataset_creation_scripts there"
         )
     name = next(found[split] for split in SPLITS if split in found)
-    with bundle.open(name) as file:
+    with archive.open(name) as file:
         lines = csv.DictReader(io.StringIO(file.read().decode("utf-8-sig", "replace")))
         rows = []
         for line in lines:
@@ -95,17 +96,17 @@ def _split(bundle: Bundle) -> list[Row]:
                 rows.append(Row(line["image"], target, center, fold == "train"))
             except (KeyError, TypeError, ValueError) as error:
                 raise DamagedFile(
-                    f"{bundle.where(name)}, line {lines.line_num}: expected image, target (0 to 7), center (0 to 5), "
+                    f"{archive.where(name)}, line {lines.line_num}: expected image, target (0 to 7), center (0 to 5), "
                     "fold (train or test)"
                 ) from error
     if len({row.image for row in rows}) < len(rows):
-        raise DamagedFile(f"{bundle.where(name)} names an image twice")
+        raise DamagedFile(f"{archive.where(name)} names an image twice")
     return rows
 
 
-def _images(bundle: Bundle) -> dict[str, str]:
+def _images(archive: Archive) -> dict[str, str]:
     """Files by the image's name; preprocessed ones win over raw ones."""
-    names = [name for name in bundle.names if name.lower().endswith((".jpg", ".jpeg", ".png"))]
+    names = [name for name in archive.names if name.lower().endswith((".jpg", ".jpeg", ".png"))]
     names.sort(key=lambda name: PREPROCESSED in name)
     return {PurePosixPath(name).stem: name for name in names}
 
@@ -137,6 +138,7 @@ def _note(note: Note, rows: list[Row], path: Path) -> None:
 
 ISIC = DataSet(
     name="fed-isic2019",
+    size=64,
     about="23,247 dermoscopic images of six centers, 8 diagnoses; already divided: a client is a center",
     form=form,
     decode=decode,
@@ -144,5 +146,4 @@ ISIC = DataSet(
     unfetched="the licences of ISIC 2019 and HAM10000 (CC BY-NC) are for a person to accept; follow FLamby's page on "
     "Fed-ISIC2019 (download_isic.py, resize_images.py), copy its train_test_split beside the images, and train with "
     "`--set data.path=FOLDER`",
-    size=64,
 )

@@ -22,6 +22,22 @@ def is_known(name: str) -> bool:
     return name in (SAMPLE, *NAMED) or name in plugin_names("data")  # which looks through every installed package
 
 
+def list_datasets() -> list[dict[str, Any]]:
+    """Every data set that has a name: where it lies and in which form, or what helps where it is missing (`fix`)."""
+    known: list[dict[str, Any]] = [{"name": SAMPLE, "where": "ships with the package", "form": "idx files"}]
+    for each in NAMED.values():
+        row: dict[str, Any] = {"name": each.name, "about": each.about, "where": None, "form": None}
+        try:
+            if found := each.look():
+                row |= {"where": str(found[0]), "form": found[1]}
+            else:
+                row |= {"fix": each.fix}
+        except FedSPMError as error:
+            row |= {"fix": str(error)}
+        known.append(row)
+    return known + [{"name": name, "where": "a plugin", "form": None} for name in plugin_names("data")]
+
+
 def load_data(name: str, path: Path | None = None, size: int | None = None) -> Images | Federation:
     """Images to be divided over clients, or a federation that is divided already."""
     if name == SAMPLE:

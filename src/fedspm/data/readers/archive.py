@@ -16,7 +16,7 @@ ENDINGS = (".tar", ".tar.gz", ".tgz", ".zip")
 DEPTH = 4  # folders below a data set's own: a path that was mistyped as / must not be walked to its end
 
 
-class Bundle:
+class Archive:
     """The files of a data set, wherever they lie. Names are relative, with slashes, in the order they are stored."""
 
     def __init__(self, path: Path):
@@ -25,7 +25,7 @@ class Bundle:
             self._archive = _opened(path)
             self.names = _names(path, self._archive)
 
-    def __enter__(self) -> "Bundle":
+    def __enter__(self) -> "Archive":
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -61,12 +61,12 @@ class Bundle:
         return found
 
 
-def bundles(path: Path) -> Iterator[Bundle]:
+def archives_at(path: Path) -> Iterator[Archive]:
     """What may hold a data set at this place: the folder or archive itself, then the archives in the folder."""
     archives = [each for each in sorted(path.iterdir()) if each.name.endswith(ENDINGS)] if path.is_dir() else []
     for each in (path, *archives):
-        with Bundle(each) as bundle:
-            yield bundle
+        with Archive(each) as archive:
+            yield archive
 
 
 def contents(path: Path) -> list[tuple[str, int, int]]:

@@ -10,7 +10,7 @@ import numpy as np
 from torch import Tensor
 
 from fedspm.data.images import ENDINGS, image_size, read_images
-from fedspm.data.readers.draft import Draft, Reading, bare, ignoring, listed, text_of
+from fedspm.data.readers.draft import Draft, ReadOptions, bare, ignoring, listed, text_of
 
 USUAL = {
     "client": ("client", "client_id", "center", "centre", "site", "hospital"),
@@ -24,8 +24,8 @@ Column = Any  # a list, a tuple, an array, or what a data set decodes when it is
 
 
 @dataclass(frozen=True)
-class Block:
-    """A piece of the data: one file, or one data set. What it says of all its rows needs no column."""
+class Frame:
+    """Named columns of one file or one data set. A client or split of all its rows is said once and needs no column."""
 
     where: str
     columns: Mapping[str, Column]
@@ -35,97 +35,97 @@ class Block:
     class_names: Sequence[str] | None = None  # of labels that are numbers
 
 
-def read_blocks(draft: Draft, blocks: Sequence[Block], how: Reading) -> Draft:
-    """Find the roles of the columns in the first block, then read all of them."""
-    roles, features = _roles(draft, blocks[0], how)
+def read_frames(draft: Draft, frames: Sequence[Frame], how: ReadOptions) -> Draft:
+    """Find the roles of the columns in the first frame, then read all of them."""
+    roles, features = _roles(draft, frames[0], how)
     complete = []
-    for block in blocks:
-        if lacking := [name for name in (*roles.values(), *features) if name not in block.columns]:
-            draft.problems.append(f"{block.where} has no column {lacking[0]!r}, which {blocks[0].where} has")
-        elif "label" in roles and ("client" in roles or block.client is not None):
-            complete.append(block)
-    sources = [_sources(block, block.columns[roles["image"]]) if "image" in roles else None for block in complete]
+    for frame in frames:
+        if lacking := [name for name in (*roles.values(), *features) if name not in frame.columns]:
+            draft.problems.append(f"{frame.where} has no column {lacking[0]!r}, which {frames[0].where} has")
+        elif "label" in roles and ("client" in roles or frame.client is not None):
+            complete.append(frame)
+    sources = [_sources(frame, frame.columns[roles["image"]]) if "image" in roles else None for frame in complete]
     size = image_size(how.size, [each for each in sources if each is not None])
-    for block, images in zip(complete, sources, strict=True):
-        _read(draft, block, roles, features, images, size)
+    for frame, images in zip(complete, sources, strict=True):
+        _read(draft, frame, roles, features, images, size)
     return draft.finish()
 
 
-def _roles(draft: Draft, block: Block, how: Reading) -> tuple[dict[str, str], list[str]]:
+def _roles(draft: Draft, frame: Frame, how: ReadOptions) -> tuple[dict[str, str], list[str]]:
     """Role → column, and what is left as features; several columns that fit are a problem, not a guess."""
-    names = [name for name in block.columns if name not in how.ignore]
+    names = [name for name in frame.columns if name not in how.ignore]
     newcomer = how.client is not None  # whose table need not have all that those of the others have
-    for unknown in [name for name in how.ignore if name not in block.columns and not newcomer]:
-        draft.problems.append(f"{block.where} has no column {unknown!r} to ignore; {_known(block, unknown)}")
-    given = {"client": block.client, "split": block.split}
+    for unknown in [name for name in how.ignore if name not in frame.columns and not newcomer]:
+        draft.problems.append(f"{frame.where} has no column {unknown!r} to ignore; {_known(frame, unknown)}")
+    given = {"client": frame.client, "split": frame.split}
     roles: dict[str, str] = {}
     for role, usual in USUAL.items():
         wanted = getattr(how, f"{role}_column")
         fitting = [name for name in names if name.lower() in usual]
-        if newcomer and role == "client" and wanted not in block.columns:
+        if newcomer and role == "client" and wanted not in frame.columns:
             wanted = None
-        if wanted is not None and wanted not in block.columns:
-            draft.problems.append(f"{block.where} has no {role} column {wanted!r}; {_known(block, wanted)}")
+        if wanted is not None and wanted not in frame.columns:
+            draft.problems.append(f"{frame.where} has no {role} column {wanted!r}; {_known(frame, wanted)}")
         elif wanted is not None:
             roles[role] = wanted
         elif given.get(role) is not None:
             names = [name for name in names if name not in fitting]  # known already, and no feature
         elif len(fitting) > 1:
             draft.problems.append(
-                f"{block.where}: {' and '.join(map(repr, fitting))} may both be the {role}; "
+                f"{frame.where}: {' and '.join(map(repr, fitting))} may both be the {role}; "
                 f"say which with --set data.{role}_column=NAME, or leave one out: --set data.ignore=NAME"
             )
         elif fitting:
             roles[role] = fitting[0]
         elif role in ("client", "label"):
             draft.problems.append(
-                f"{block.where}: no column is called {' or '.join(usual[:3])}; name the {role} column: "
-                f"--set data.{role}_column=NAME; {_known(block)}"
+                f"{frame.where}: no column is called {' or '.join(usual[:3])}; name the {role} column: "
+                f"--set data.{role}_column=NAME; {_known(frame)}"
             )
     for role, name in roles.items():
         draft.remarks.append(f"the {role} is the column {name!r}")
     features = [] if "image" in roles else [name for name in names if name not in roles.values()]
     if not features and "image" not in roles:
-        draft.problems.append(f"{block.where} has no columns left that could be features; {_known(block)}")
+        draft.problems.append(f"{frame.where} has no columns left that could be features; {_known(frame)}")
     return roles, features
 
 
-def _known(block: Block, wanted: str | None = None) -> str:
-    near = difflib.get_close_matches(wanted, block.columns, n=1) if wanted else []
+def _known(frame: Frame, wanted: str | None = None) -> str:
+    near = difflib.get_close_matches(wanted, frame.columns, n=1) if wanted else []
     if near:
         return f"did you mean {near[0]!r}?"
-    names = list(block.columns)
+    names = list(frame.columns)
     return f"its columns are {', '.join(names[:12])}{', …' if len(names) > 12 else ''}"
 
 
 def _read(
     draft: Draft,
-    block: Block,
+    frame: Frame,
     roles: Mapping[str, str],
     features: Sequence[str],
     images: Column | None,
     size: tuple[int, int],
 ) -> None:
-    labels = draft.labels(_named(block, block.columns[roles["label"]]), f"{block.where}, column {roles['label']!r}")
-    clients = [block.client or ""] * len(labels)
-    if block.client is None:
-        clients = [text_of(value) or "" for value in block.columns[roles["client"]]]
+    labels = draft.labels(_named(frame, frame.columns[roles["label"]]), f"{frame.where}, column {roles['label']!r}")
+    clients = [frame.client or ""] * len(labels)
+    if frame.client is None:
+        clients = [text_of(value) or "" for value in frame.columns[roles["client"]]]
         if missing := [j + 1 for j, name in enumerate(clients) if not name]:
-            draft.problems.append(f"{block.where}, column {roles['client']!r}: {listed(missing)} no client")
-    splits = _splits(draft, block, roles, len(labels))
+            draft.problems.append(f"{frame.where}, column {roles['client']!r}: {listed(missing)} no client")
+    splits = _splits(draft, frame, roles, len(labels))
     if not len(labels):
-        draft.problems.append(f"{block.where} has no rows")
+        draft.problems.append(f"{frame.where} has no rows")
         return
     kept = list(range(len(labels)))
     x: Tensor | np.ndarray
     if images is not None:
         given = images if isinstance(images, list) else [None] * len(labels)  # others decode when they are asked
-        names = [f"{block.where}, row {j}{_path(source)}" for j, source in enumerate(given, 1)]
+        names = [f"{frame.where}, row {j}{_path(source)}" for j, source in enumerate(given, 1)]
         x, kept, errors = read_images(images, names, size)
         draft.problems += [str(error) for error in errors]
         draft.remarks.append(f"images are scaled to {x.shape[2]} × {x.shape[3]} pixels")
     else:
-        columns, problems = _numeric(block, features)
+        columns, problems = _numeric(frame, features)
         draft.problems += problems
         draft.columns = tuple(columns)
         x = np.column_stack([*columns.values()] or [np.zeros((len(labels), 0), np.float32)])
@@ -136,23 +136,23 @@ def _read(
     draft.add(x, labels[rows], [clients[j] for j in rows], [splits[j] for j in rows])
 
 
-def _splits(draft: Draft, block: Block, roles: Mapping[str, str], count: int) -> list[str]:
+def _splits(draft: Draft, frame: Frame, roles: Mapping[str, str], count: int) -> list[str]:
     if "split" not in roles:
-        return [block.split or "train"] * count
-    splits = [(text_of(value) or "").lower() for value in block.columns[roles["split"]]]
+        return [frame.split or "train"] * count
+    splits = [(text_of(value) or "").lower() for value in frame.columns[roles["split"]]]
     if strange := next((split for split in splits if split not in ("train", "test")), None):
         draft.problems.append(
-            f"{block.where}, column {roles['split']!r}: found {strange!r}, expected train or test; if it says "
+            f"{frame.where}, column {roles['split']!r}: found {strange!r}, expected train or test; if it says "
             f"something else, leave it out: {ignoring(roles['split'])}"
         )
     elif "" in splits:
-        draft.problems.append(f"{block.where}, column {roles['split']!r}: row {splits.index('') + 1} is empty")
+        draft.problems.append(f"{frame.where}, column {roles['split']!r}: row {splits.index('') + 1} is empty")
     return splits
 
 
-def _named(block: Block, labels: Column) -> Column:
+def _named(frame: Frame, labels: Column) -> Column:
     """Numbers of classes as the classes' names, where they are known."""
-    names = block.class_names
+    names = frame.class_names
     if names is None:
         return labels
     numbers = map(bare, labels)
@@ -162,16 +162,16 @@ def _named(block: Block, labels: Column) -> Column:
 # -- features --------------------------------------------------------------------------------------------------------
 
 
-def _numeric(block: Block, names: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
+def _numeric(frame: Frame, names: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
     """Columns of 32-bit numbers, and what is wrong with the others; a column of lists becomes a feature an element."""
     features: dict[str, np.ndarray] = {}
     problems = []
     for name in names:
-        values = numbers(block.columns[name])
+        values = numbers(frame.columns[name])
         if values is None:
-            example = next((text for text in map(text_of, block.columns[name]) if _number(text) is None), "")
+            example = next((text for text in map(text_of, frame.columns[name]) if _number(text) is None), "")
             problems.append(
-                f"{block.where}: column {name!r} holds {example!r}, which is not a number; turn it into numbers, or "
+                f"{frame.where}: column {name!r} holds {example!r}, which is not a number; turn it into numbers, or "
                 f"leave it out: {ignoring(name)}"
             )
             continue
@@ -179,7 +179,7 @@ def _numeric(block: Block, names: Sequence[str]) -> tuple[dict[str, np.ndarray],
             values = values.astype(np.float32)
         if len(bad := np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1)) + 1):
             problems.append(
-                f"{block.where}: column {name!r}: {listed(bad.tolist())} no finite 32-bit number; fill it, leave "
+                f"{frame.where}: column {name!r}: {listed(bad.tolist())} no finite 32-bit number; fill it, leave "
                 f"the row out, or the column: {ignoring(name)}"
             )
         if values.ndim == 1:
@@ -214,10 +214,10 @@ def _number(text: str | None) -> float | None:
 # -- images ----------------------------------------------------------------------------------------------------------
 
 
-def _sources(block: Block, values: Column) -> Column:
+def _sources(frame: Frame, values: Column) -> Column:
     """A list of paths where the column holds text; images and bytes as they are."""
     if len(values) and isinstance(values[0], str):
-        return [_located(block.folder, text_of(value) or "") for value in values]
+        return [_located(frame.folder, text_of(value) or "") for value in values]
     return values
 
 

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from fedspm.base.errors import FedSPMError
-from fedspm.data.readers.columns import USUAL, Block, Column, read_blocks
-from fedspm.data.readers.draft import Draft, Reading
+from fedspm.data.readers.columns import USUAL, Column, Frame, read_frames
+from fedspm.data.readers.draft import Draft, ReadOptions
 from fedspm.data.readers.splits import SPLITS, refuse_splits
 
 
-def read_datasets(given: Any, how: Reading) -> Draft:
+def read_datasets(given: Any, how: ReadOptions) -> Draft:
     """A data set with a client column, a dict of one a client, or a partitioner with `load_partition`.
 
     Where a data set is expected there may be a dict of `train` and `test`.
@@ -18,30 +18,30 @@ def read_datasets(given: Any, how: Reading) -> Draft:
         form = "a partition a client"
         natural = getattr(given, "partition_id_to_natural_id", {})  # of a partition by a column: its values
         parts = {str(natural.get(i, f"client-{i}")): given.load_partition(i) for i in range(given.num_partitions)}
-        blocks = [block for name, part in parts.items() for block in _blocks(name, part, name, how)]
+        frames = [frame for name, part in parts.items() for frame in _frames(name, part, name, how)]
     elif isinstance(given, Mapping) and not _is_split(given):
         refuse_splits(map(str, given), "these data sets")
         form = "a data set a client"
-        blocks = [block for name, part in given.items() for block in _blocks(str(name), part, str(name), how)]
+        frames = [frame for name, part in given.items() for frame in _frames(str(name), part, str(name), how)]
     else:
         form = "a data set with a client column"
-        blocks = _blocks("the data set", given, None, how)
-    if not blocks:
+        frames = _frames("the data set", given, None, how)
+    if not frames:
         raise FedSPMError("no data sets are given; give a dict with one a client")
-    return read_blocks(Draft("the data set", form), blocks, how)
+    return read_frames(Draft("the data set", form), frames, how)
 
 
 def _is_split(given: Any) -> bool:
     return isinstance(given, Mapping) and len(given) > 0 and set(given) <= SPLITS
 
 
-def _blocks(where: str, given: Any, client: str | None, how: Reading) -> list[Block]:
+def _frames(where: str, given: Any, client: str | None, how: ReadOptions) -> list[Frame]:
     if _is_split(given):
-        return [_block(f"{where}, {split}", part, client, split, how) for split, part in given.items()]
-    return [_block(where, given, client, None, how)]
+        return [_frame(f"{where}, {split}", part, client, split, how) for split, part in given.items()]
+    return [_frame(where, given, client, None, how)]
 
 
-def _block(where: str, dataset: Any, client: str | None, split: str | None, how: Reading) -> Block:
+def _frame(where: str, dataset: Any, client: str | None, split: str | None, how: ReadOptions) -> Frame:
     try:
         columns: dict[str, Column] = {name: dataset[name] for name in dataset.column_names}
     except (AttributeError, TypeError, KeyError) as error:
@@ -51,4 +51,4 @@ def _block(where: str, dataset: Any, client: str | None, split: str | None, how:
     features = getattr(dataset, "features", None) or {}
     label = how.label_column or next((name for name in columns if name.lower() in USUAL["label"]), "")
     names = getattr(features.get(label), "names", None)  # ClassLabel knows what its numbers mean
-    return Block(where, columns, client, split, class_names=names)
+    return Frame(where, columns, client, split, class_names=names)

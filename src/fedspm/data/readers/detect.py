@@ -11,13 +11,13 @@ from fedspm.base.errors import FedSPMError
 from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.images import UNIT, Ends
 from fedspm.data.readers.columns import numbers
-from fedspm.data.readers.draft import Draft, Reading
+from fedspm.data.readers.draft import Draft, ReadOptions
 from fedspm.data.readers.folder import read_folder
 from fedspm.data.readers.numpy_archives import input_of, read_archive, read_archives, read_npz
 from fedspm.data.readers.table import ENDINGS, columns_of, read_table, read_tables
 
 
-def read_own(path: Path, how: Reading) -> Draft:
+def read_path(path: Path, how: ReadOptions) -> Draft:
     """Find out which form it has, and read it."""
     ending = path.suffix.lower()
     try:
@@ -34,7 +34,7 @@ def read_own(path: Path, how: Reading) -> Draft:
     raise FedSPMError(f"{path} has a form that is not known; give a folder, or a file {', '.join(ENDINGS)} or .npz")
 
 
-def _read_folder(path: Path, how: Reading) -> Draft:
+def _read_folder(path: Path, how: ReadOptions) -> Draft:
     files = sorted(each for each in path.iterdir() if each.is_file() and each.name[0] != ".")
     tables = [file for file in files if file.suffix.lower() in ENDINGS]
     if len(tables) == 1:

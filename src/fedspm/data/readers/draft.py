@@ -14,14 +14,13 @@ import torch
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
-from fedspm.data.federation import Federation
 
-Rows = tuple[Tensor | np.ndarray, np.ndarray]  # x and labels
+Labelled = tuple[Tensor | np.ndarray, np.ndarray]  # x and its labels
 SIDES = (8, 512)  # of images, in pixels
 
 
 @dataclass(frozen=True)
-class Reading:
+class ReadOptions:
     """How to read it; what is not said is found by name (docs/own-data.md)."""
 
     client_column: str | None = None
@@ -44,22 +43,22 @@ def checked_size(size: Any) -> int | None:
 
 @dataclass
 class Draft:
+    """What a reader found in somebody's data: not a federation yet, because it may have problems."""
+
     where: str
     form: str
-    train: dict[str, Rows] = field(default_factory=dict)
-    test: dict[str, Rows] = field(default_factory=dict)
+    train: dict[str, Labelled] = field(default_factory=dict)
+    test: dict[str, Labelled] = field(default_factory=dict)
     columns: tuple[str, ...] | None = None  # names of the features
     remarks: list[str] = field(default_factory=list)  # what was assumed
     problems: list[str] = field(default_factory=list)  # what has to change before it can be trained on
 
-    def federation(self, test_fraction: float | None, seed: int) -> Federation:
-        """The federation; rows are held out for testing where the data brings no test rows of its own."""
+    def require_sound(self) -> None:
+        """Raise the first of the problems, if there are any, and say how to see the others."""
         if self.problems:
             more = len(self.problems) - 1
             where = f"; `fedspm data check {quote(self.where)}` lists them" if Path(self.where).exists() else ""
             raise FedSPMError(self.problems[0] + (f" (and {more} more{where})" if more else ""))
-        own: dict[str, Any] = {"test": self.test} if self.test else {"test_fraction": test_fraction}
-        return Federation.from_arrays(self.train, **own, seed=seed, columns=self.columns)
 
     def add(self, x: Tensor | np.ndarray, labels: np.ndarray, clients: Sequence[str], splits: Sequence[str]) -> None:
         """Rows of many clients, in any order."""
@@ -117,7 +116,7 @@ def as_kind(labels: Sequence[str]) -> np.ndarray:
     return np.asarray(labels, dtype=str)
 
 
-def _joined(one: Rows | None, other: Rows) -> Rows:
+def _joined(one: Labelled | None, other: Labelled) -> Labelled:
     if one is None:
         return other
     x = [torch.as_tensor(part[0]) for part in (one, other)]

@@ -6,13 +6,13 @@ from pathlib import Path
 import numpy as np
 
 from fedspm.data.images import ENDINGS, image_size, read_images
-from fedspm.data.readers.draft import Draft, Reading
+from fedspm.data.readers.draft import Draft, ReadOptions
 from fedspm.data.readers.splits import are_splits, refuse_splits
 
 FORM = "a folder a client, in it a folder a class of images"
 
 
-def read_folder(path: Path, how: Reading) -> Draft:
+def read_folder(path: Path, how: ReadOptions) -> Draft:
     draft = Draft(str(path), FORM)
     found = [*_images(path, draft, how.client is not None)]
     if not found and not draft.problems:

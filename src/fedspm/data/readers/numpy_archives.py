@@ -12,7 +12,7 @@ from torch import Tensor
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.images import UNIT, Ends, bytes_as_values
-from fedspm.data.readers.draft import Draft, Reading, text_of
+from fedspm.data.readers.draft import Draft, ReadOptions, text_of
 from fedspm.data.readers.splits import SPLITS, refuse_splits
 
 ONE_EACH = "a NumPy archive a client"
@@ -47,7 +47,7 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
     return arrays
 
 
-def read_archive(path: Path, how: Reading) -> Draft:
+def read_archive(path: Path, how: ReadOptions) -> Draft:
     """One archive: x and y, whose each row is (client), and perhaps what it is for (split)."""
     arrays = _by_role(read_npz(path))
     draft = Draft(str(path), "a NumPy archive with an array of clients" if "client" in arrays else ONE_EACH)

@@ -8,25 +8,25 @@ from pathlib import Path
 from typing import Any
 
 from fedspm.base.errors import DamagedFile, FedSPMError
-from fedspm.data.readers.columns import USUAL, Block, Column, read_blocks
-from fedspm.data.readers.draft import Draft, Reading, ignoring
+from fedspm.data.readers.columns import USUAL, Column, Frame, read_frames
+from fedspm.data.readers.draft import Draft, ReadOptions, ignoring
 from fedspm.data.readers.parquet import Table
 from fedspm.data.readers.splits import are_splits, refuse_splits
 
 ENDINGS = (".csv", ".tsv", ".parquet")
 
 
-def read_table(path: Path, how: Reading) -> Draft:
+def read_table(path: Path, how: ReadOptions) -> Draft:
     """One table with a label column, and a client column unless it is known whose rows these are."""
     columns = columns_of(path)
     if how.client is None or how.client_column in columns or _client_columns(columns, how):
         draft = Draft(str(path), "a table with a client column")
-        return read_blocks(draft, [Block(str(path), columns, folder=path.parent)], how)
-    block = Block(str(path), columns, client=how.client, folder=path.parent)
-    return read_blocks(Draft(str(path), "a table of one client"), [block], replace(how, client_column=None))
+        return read_frames(draft, [Frame(str(path), columns, folder=path.parent)], how)
+    frame = Frame(str(path), columns, client=how.client, folder=path.parent)
+    return read_frames(Draft(str(path), "a table of one client"), [frame], replace(how, client_column=None))
 
 
-def read_tables(paths: Sequence[Path], how: Reading) -> Draft:
+def read_tables(paths: Sequence[Path], how: ReadOptions) -> Draft:
     """A table a client; or, with a client column, train and test, or parts of one table."""
     draft = Draft(str(paths[0].parent), "a table a client")
     apart = are_splits(path.stem for path in paths)
@@ -52,11 +52,11 @@ def read_tables(paths: Sequence[Path], how: Reading) -> Draft:
             f"{says_client[0]} has a client column, {name!r}, and {silent} has none; give every table one, or leave it "
             f"out: {ignoring(name)}"
         )
-    blocks = [Block(str(path), columns, folder=path.parent, **says[path]) for path, columns in tables.items()]
-    return read_blocks(draft, blocks, how) if blocks else draft
+    frames = [Frame(str(path), columns, folder=path.parent, **says[path]) for path, columns in tables.items()]
+    return read_frames(draft, frames, how) if frames else draft
 
 
-def _client_columns(columns: Iterable[str], how: Reading) -> list[str]:
+def _client_columns(columns: Iterable[str], how: ReadOptions) -> list[str]:
     """Columns that tell, by their names, whose each row is."""
     return [name for name in columns if name.lower() in USUAL["client"] and name not in how.ignore]
 

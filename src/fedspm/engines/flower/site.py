@@ -24,7 +24,7 @@ from fedspm.base.errors import DamagedFile, FedSPMError, Refused
 from fedspm.base.plugins import ENCODERS
 from fedspm.base.schema import Strict, problem
 from fedspm.base.tensors import Tensors, moved
-from fedspm.data.federation import Part
+from fedspm.data.part import Part
 from fedspm.engines.flower import wire
 from fedspm.engines.flower.request_guard import fingerprint, require_allowed, require_due
 from fedspm.engines.flower.site_data import SiteRows, is_function, load_rows

@@ -16,8 +16,9 @@ from fedspm.base.errors import DamagedFile, FedSPMError, Refused
 from fedspm.base.plugins import working_directory_last
 from fedspm.base.tensors import read_tensors, write_tensors
 from fedspm.data.arrays import as_input, as_rows, in_order, named_columns, places, require_finite
-from fedspm.data.federation import Federation, Part
+from fedspm.data.federation import Federation
 from fedspm.data.images import are_pixels, bytes_as_values
+from fedspm.data.part import Part
 
 
 @dataclass(frozen=True)

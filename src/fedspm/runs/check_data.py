@@ -1,0 +1,32 @@
+"""Would a training with these settings take its data? Everything that is wrong, before anything is trained."""
+
+from fedspm.algorithms import build_algorithm
+from fedspm.base.errors import FedSPMError
+from fedspm.data.check import Findings, inspect, inspect_draft
+from fedspm.data.settings import OWN
+from fedspm.federated.task import Task
+from fedspm.runs.config import Config
+
+
+def check_data(config: Config) -> Findings:
+    """What a training would see, and what is wrong with it: with one's own data, or with what the method needs."""
+    data = config.data
+    if data.name == OWN:
+        findings = inspect_draft(
+            data.own(), data.test_fraction, config.seed, data.validation_fraction, config.min_count
+        )
+    else:
+        findings = inspect(config.federation(), f"the data set {data.name}, divided over clients", config.min_count)
+    if not findings.problems:
+        _try_method(config, findings)
+    return findings
+
+
+def _try_method(config: Config, findings: Findings) -> None:
+    """The method may need more rows, or other networks."""
+    counts = tuple(client["train"] for client in findings.clients.values())
+    task = Task.of_manifest({**vars(findings), "counts": counts})
+    try:
+        build_algorithm(config, task)
+    except FedSPMError as error:
+        findings.problems.append(str(error))
