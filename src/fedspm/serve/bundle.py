@@ -73,17 +73,33 @@ class Card(Strict):
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What the router sees in some rows."""
+class RoutingResult:
+    """What the router found out about some rows: whom they resemble, and how novel they are."""
 
     features: Tensors  # the router's half of the embedding, which a node goes on from
     posterior: Float[Tensor, "n m"]
     components: Float[Tensor, "n m c"]
     novelty: Float[Tensor, " n"] | None  # share of known rows that look less novel; None without calibration
 
+    def split(self, sizes: list[int]) -> "list[RoutingResult]":
+        """The results of the queries that were routed as one batch, each with so many rows."""
+        if len(sizes) == 1:
+            return [self]
+        features = {name: value.split(sizes) for name, value in self.features.items()}
+        novelty = [None] * len(sizes) if self.novelty is None else self.novelty.split(sizes)
+        parts = zip(self.posterior.split(sizes), self.components.split(sizes), novelty, strict=True)
+        return [
+            RoutingResult({name: pieces[k] for name, pieces in features.items()}, *part) for k, part in enumerate(parts)
+        ]
+
+    def without_novelty(self, rows: list[int]) -> "RoutingResult":
+        """The result of these rows alone, as far as a node needs it."""
+        features = {name: value[rows] for name, value in self.features.items()}
+        return RoutingResult(features, self.posterior[rows], self.components[rows], None)
+
 
 @dataclass(frozen=True)
-class Served(ABC):
+class ServedModel(ABC):
     """One folder of a bundle, loaded."""
 
     card: Card
@@ -120,12 +136,12 @@ class Served(ABC):
         """What is answered, under its name, and the shape that it must have."""
 
 
-class RouterModel(Served):
+class RouterModel(ServedModel):
     def _probe(self) -> list[tuple[str, Tensor, tuple[int, ...]]]:
-        sight, clients = self.look(mean_row(self.tensors, self.card.shape)), len(self.card.names)
+        result, clients = self.route(mean_row(self.tensors, self.card.shape)), len(self.card.names)
         return [
-            ("P(client | x)", sight.posterior, (1, clients)),
-            ("P(component | x)", sight.components, (1, clients, self.card.settings.components)),
+            ("P(client | x)", result.posterior, (1, clients)),
+            ("P(component | x)", result.components, (1, clients, self.card.settings.components)),
         ]
 
     @cached_property
@@ -133,7 +149,7 @@ class RouterModel(Served):
         return Novelty.out_of(self.tensors)
 
     @torch.no_grad()
-    def look(self, x: Float[Tensor, "n *shape"]) -> Sight:
+    def route(self, x: Float[Tensor, "n *shape"]) -> RoutingResult:
         """Whom the rows resemble (eq. 10), in which component, and whether they resemble anybody."""
         x = self.algorithm.standardise(self.tensors, x)
         features = self.algorithm.routing_view(self.tensors, x)
@@ -143,10 +159,10 @@ class RouterModel(Served):
         novelty = None
         if self.novelty:
             novelty = self.novelty.share_below(x, features)
-        return Sight(features, torch.softmax(scores, dim=1), components, novelty)
+        return RoutingResult(features, torch.softmax(scores, dim=1), components, novelty)
 
 
-class NodeModel(Served):
+class NodeModel(ServedModel):
     def _probe(self) -> list[tuple[str, Tensor, tuple[int, ...]]]:
         features = {name: torch.zeros(1, *shape) for name, shape in self.card.features.items()}
         answer = self.answer(mean_row(self.tensors, self.card.shape), features)

@@ -84,7 +84,7 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
 
 
 @dataclass(frozen=True)
-class AtSite:
+class SiteSnapshot:
     """What a site has of a run on its disk."""
 
     run: str
@@ -95,7 +95,7 @@ class AtSite:
     private: Tensors
 
 
-def export_site(kept: AtSite, out: Path, encoders: Collection[str] = ()) -> str:
+def export_site(kept: SiteSnapshot, out: Path, encoders: Collection[str] = ()) -> str:
     """At a site: the folder of its own node. Its version follows from what the router has too. The server chose the
     encoders; from outside this package only these may be imported."""
     _require_nothing_else(out, ["node.json", "node.safetensors"])
