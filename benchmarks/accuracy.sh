@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# The accuracy figures of issue 2: Fashion-MNIST, 8 clients, 200-round schedule, seeds 0-2, test rows.
+# The accuracy figures of benchmarks/README.md: Fashion-MNIST, 8 clients, 200-round schedule, seeds 0-2, test rows.
 # Needs the four idx files (Debian: dataset-fashion-mnist). About 12 minutes a run of 200 rounds on two cores.
 set -euo pipefail
 out=${1:-runs/accuracy}

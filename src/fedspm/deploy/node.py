@@ -2,7 +2,7 @@
 
 Flower would start a fresh process for every message, which loads torch and the rows again, and would run in it the
 code that the server sent. Here the SuperNode hands its messages to a worker that stays (`--isolation process`): a
-message costs no start, and a site runs nothing but what is installed at the site. See docs/decisions/0012.
+message costs no start, and a site runs nothing but what is installed at the site. See docs/decisions/0008.
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Flower's waits, which have no settings: shorter where the next thing happens soon. See docs/decisions/0012."""
+"""Flower's waits, which have no settings: shorter where the next thing happens soon. See docs/decisions/0008."""
 
 import time
 from collections.abc import Callable
