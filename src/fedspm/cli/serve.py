@@ -72,7 +72,7 @@ def _export_site(run: str, site: Path, out: Path) -> None:
 
 
 TOKEN_LINE = 'alice = "a token of 16 characters or more"'
-services = typer.Typer(no_args_is_help=True, help="Answer queries over HTTP: a router and a node a client.")
+services = typer.Typer(no_args_is_help=True, help="Answer queries over HTTP: a router and one node per client.")
 app.add_typer(services, name="serve")
 
 Host = Annotated[str, typer.Option(help="Address to listen on; beyond loopback only with TLS.")]

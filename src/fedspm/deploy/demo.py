@@ -20,7 +20,7 @@ from fedspm.runs.folder import refuse_existing, task_of
 
 
 class Loopback:
-    """A SuperLink and its sites; every process can be started and stopped by itself."""
+    """A SuperLink and its sites on this machine, each a process that can be started and stopped by itself."""
 
     def __init__(self, folder: Path, processes: Processes):
         self.folder, self.processes = folder, processes
@@ -50,7 +50,7 @@ class Loopback:
 def loopback(
     federation: Federation, config: Config, folder: Path, algorithms: tuple[str, ...] = ()
 ) -> Iterator[Loopback]:
-    """Everything up and registered; everything down again at the end."""
+    """Start a SuperLink and one registered site per client; stop them all at the end."""
     refuse_existing(folder)
     private_folder(folder)
     make_certificates(folder / "server", ["fl.example.org"])  # as docs/deploy.md has it
@@ -77,7 +77,7 @@ def across_sites(config: Config, federation: Federation, **changes: object) -> C
 
 
 def demo(config: Config, federation: Federation, folder: Path, say: Callable[[str], None]) -> Path:
-    """A training across processes; returns its run folder."""
+    """Train across processes on this machine; returns the run folder."""
     config = across_sites(config, federation)
     say("making certificates and keys, starting the SuperLink and its sites")
     with loopback(federation, config, folder) as net:

@@ -1,11 +1,11 @@
-"""A bundle: what a router and what the node of each client need of a run, in a folder each.
+"""A bundle: one folder with what a router needs of a run, and one folder per client with what its node needs.
 
     BUNDLE/router/         router.json, router.safetensors
     BUNDLE/clients/NAME/   node.json, node.safetensors
 
-The router has no head; a node has nothing of the other clients; neither has a row of anybody's data. All folders of one
-export carry the same `version`, and the router asks a node for the version it routed with. A card says which tensors it
-goes with, so that a folder which is half copied is never taken for a whole one.
+The router has no head, a node has nothing of the other clients, and neither has a row of anybody's data. All folders of
+one export carry the same `version`, and the router asks a node for the version that it routed with. A card holds the
+hash of its tensors, so that a folder which is half copied is never used.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ SUM = 1e-3  # by which probabilities of a probe may miss one
 
 
 class Card(Strict):
-    """What the JSON file of a folder says: everything but the tensors."""
+    """The JSON file of a folder: everything but the tensors."""
 
     format: int
     version: str
@@ -113,7 +113,7 @@ class ServedModel(ABC):
         return algorithm
 
     def require_answers(self) -> None:
-        """Refuse what does not answer a probe, the mean of all rows, with finite probabilities of the right shape."""
+        """Refuse a model that does not answer the mean of all rows with finite probabilities of the right shape."""
         _ = self.algorithm  # an encoder that cannot be built says so itself
         try:
             self._require_probabilities()
@@ -188,6 +188,7 @@ def load_router(folder: Path, encoders: Collection[str] = ()) -> RouterModel:
 
 
 def load_node(folder: Path, encoders: Collection[str] = ()) -> NodeModel:
+    """As `load_router`, for the folder of one client."""
     return NodeModel(*_load(folder, "node", encoders))
 
 
@@ -223,6 +224,7 @@ def _load(folder: Path, kind: str, encoders: Collection[str]) -> tuple[Card, Ten
 
 
 def version_of(parts: list[Tensors]) -> str:
+    """The version of an export: 16 digits of a hash of all its tensors."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(pack(part))
@@ -233,7 +235,7 @@ def version_of(parts: list[Tensors]) -> str:
 
 
 def pack(tensors: Mapping[str, Tensor]) -> bytes:
-    """By way of NumPy, which takes a third of the time for a few rows, unless it does not know the numbers."""
+    """Tensors as safetensors bytes. For a few rows NumPy takes a third of the time, but it does not know bfloat16."""
     kept = dict(sorted(plain(tensors).items()))
     if any(tensor.dtype is torch.bfloat16 for tensor in kept.values()):
         return bytes(safetensors.torch.save(kept))
@@ -241,11 +243,12 @@ def pack(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def packed_rows(x: Float[Tensor, "n *shape"], features: Tensors) -> bytes:
-    """Rows on their way to a node. Images are laid out channels last, and go as they lie in memory."""
+    """Rows and features as a node gets them. Images are channels last in memory, and are sent in that order."""
     return pack(features | ({"images": x.permute(0, 2, 3, 1)} if x.ndim == 4 else {"x": x}))
 
 
 def unpacked_rows(content: bytes) -> tuple[Tensor, Tensors]:
+    """The rows and the router's features that `packed_rows` packed."""
     tensors = unpack(content)
     if "images" in tensors and tensors["images"].ndim == 4:
         return tensors.pop("images").permute(0, 3, 1, 2), tensors
@@ -267,7 +270,7 @@ def unpack(content: bytes, header: int = HEADER) -> dict[str, Any]:
 
 
 def metadata_of(content: bytes) -> dict[str, str]:
-    """What a body that could be unpacked says besides its tensors."""
+    """The metadata in the header of safetensors bytes that could be unpacked."""
     length = int.from_bytes(content[:8], "little")
     found: dict[str, str] = json.loads(content[8 : 8 + length]).get("__metadata__", {})
     return found

@@ -13,7 +13,7 @@ from torch import Tensor
 from fedspm.base.errors import FedSPMError
 from fedspm.data.arrays import in_order, named_columns
 
-AT_ONCE, BYTES = 256, 8 * 2**20  # rows of a request and their bytes: a router takes twice that
+AT_ONCE, BYTES = 256, 8 * 2**20  # rows of a request and their bytes: half of what a router takes
 FILES = 16  # image files of a request: their pixels count together, before they are scaled down
 Queries = Any  # an array or a table of rows, or one row, or the path of an image, or a list of paths
 
@@ -48,7 +48,7 @@ class Connection:
         return np.asarray([list(answer["posterior"].values()) for answer in self._post("/v1/route", x, {})])
 
     def ask(self, x: Queries, mode: str = "best", top: int = 3) -> list[dict[str, Any]]:
-        """Everything that the router says, a dict a row."""
+        """Everything that the router says: one dict per row."""
         return self._post("/v1/predict", x, {"mode": mode, "top": top})
 
     def clients(self) -> list[dict[str, Any]]:

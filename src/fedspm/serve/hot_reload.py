@@ -64,7 +64,7 @@ class ReloadableModel(Generic[Model]):
         self._coming = None
 
     def _answering(self, model: Model) -> Model:
-        """The model, if it answers a probe: built now, not by the first query."""
+        """The model, if it answers a probe. It is built here, so that the first query need not wait for that."""
         try:
             model.require_answers()
         except FedSPMError as error:

@@ -34,6 +34,8 @@ log = logging.getLogger("fedspm.serve")
 
 @dataclass(frozen=True)
 class Task:
+    """Rows that a router asked about, and the model of the version that it asked for."""
+
     model: NodeModel
     x: Tensor
     features: Tensors
@@ -57,6 +59,7 @@ class Node:
         self._batcher = Batcher(self._answer, lambda task: len(task.x), AT_ONCE, self.metrics.batch_rows.observe)
 
     async def answer(self, request: Request) -> Tensor:
+        """Class probabilities of the rows in the request, by the version of the model that the router used."""
         if not self._admits(request):
             raise HTTPProblem(
                 401, "only the router may ask this node; give the shared secret", {"www-authenticate": "Bearer"}

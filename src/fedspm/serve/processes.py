@@ -1,4 +1,4 @@
-"""Processes: one server, or a router with all its nodes on this machine, restarted when they die."""
+"""Processes: one server, or all nodes of a router on this machine, which are started again when they die."""
 
 import logging
 import multiprocessing

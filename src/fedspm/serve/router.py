@@ -160,7 +160,9 @@ class Router:
         new = [name for name in card.names if name not in self._nodes]
         known = read_table(self._addresses, NODE_LINE) if isinstance(self._addresses, Path) else self._addresses
         if missing := [name for name in new if name not in known]:
-            raise FedSPMError(f"there is no address of the node of {missing[0]!r}; nodes.toml needs a line a client")
+            raise FedSPMError(
+                f"there is no address of the node of {missing[0]!r}; nodes.toml needs one line per client"
+            )
         made = [RemoteNode(name, known[name], self._transport, self.deadline / 2) for name in new]
         self._nodes |= {node.name: node for node in made}
         return made

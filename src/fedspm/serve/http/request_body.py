@@ -146,7 +146,7 @@ def _json(body: bytes, card: Card, limits: Limits) -> tuple[np.ndarray, bool]:
 
 def _require_few(body: bytes, card: Card, batch: int) -> None:
     """Refuse what cannot be rows before it is parsed, which nothing interrupts: lists of three bytes each take a
-    hundred of memory. Names of columns may be there once a row, with whatever commas and brackets they have."""
+    hundred of memory. Names of columns may occur once per row, with whatever commas and brackets they have."""
     shape, names = card.shape, columns.joined_names(card.columns)
     numbers = batch * (math.prod(shape) + names.count(","))
     lists = 1 + batch * (sum(math.prod(shape[:depth]) for depth in range(len(shape))) + names.count("["))
