@@ -97,7 +97,7 @@ class SiteSnapshot:
 
 def export_site(kept: SiteSnapshot, out: Path, encoders: Collection[str] = ()) -> str:
     """At a site: write the folder of its own node. Returns the version, which is the router's too, because both have
-    the same shared parameters. The server chose the encoders; from outside this package only `encoders` are imported."""
+    the same shared parameters. The server chose the encoders; from outside the package only `encoders` are imported."""
     _require_nothing_else(out, ["node.json", "node.safetensors"])
     if not kept.shared:
         raise FedSPMError(f"this site has not got a model of run {kept.run} yet: no round was trained")
