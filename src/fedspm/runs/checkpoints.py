@@ -16,9 +16,9 @@ from typing import Any
 import safetensors
 from safetensors.torch import load, save
 
-from fedspm.base.tensors import Tensors, plain
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.base.files import as_file_name, folder_atomically, read_json, sha256
+from fedspm.base.tensors import Tensors, plain
 
 FOLDER, SHARED = "checkpoints", "shared.safetensors"
 DIGEST = "state_sha256"  # of everything else in state.json

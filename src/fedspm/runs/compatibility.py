@@ -3,9 +3,9 @@
 from typing import Any
 
 from fedspm.algorithms import algorithm_named
-from fedspm.runs.config import Config
-from fedspm.federated.settings import EM
 from fedspm.base.schema import fields
+from fedspm.federated.settings import EM
+from fedspm.runs.config import Config
 
 
 def changed(one: Config, other: Config) -> dict[str, tuple[Any, Any]]:

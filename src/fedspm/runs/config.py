@@ -11,15 +11,15 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import Field, ValidationError
 
-from fedspm.federated.settings import OF_IMAGES, Settings
+from fedspm.base.errors import DamagedFile, FedSPMError
+from fedspm.base.layers import merged
+from fedspm.base.schema import Names, Strict, problem, refuse_unknown_keys
+from fedspm.data.catalog.sources import NAMED, SAMPLE, Images, is_known, load_data, unknown_data
 from fedspm.data.federation import Federation, Part
 from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.data.newcomer import Likeness, read_newcomer
 from fedspm.data.settings import CONSTRUCTED, DIVIDED, IN_MEMORY, OF_TABLES, OWN, Data, Shift, meaningless
-from fedspm.data.catalog.sources import NAMED, SAMPLE, Images, is_known, load_data, unknown_data
-from fedspm.base.errors import DamagedFile, FedSPMError
-from fedspm.base.layers import merged
-from fedspm.base.schema import Names, Strict, problem, refuse_unknown_keys
+from fedspm.federated.settings import OF_IMAGES, Settings
 
 PRESETS: dict[str, dict[str, Any]] = {
     "default": {},

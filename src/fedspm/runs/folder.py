@@ -20,18 +20,26 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from fedspm.algorithms import algorithm_named
-from fedspm.runs.checkpoints import FOLDER, Checkpoint, checkpoint_folders, newest_checkpoint, read_tensors, round_of, write_checkpoint
-from fedspm.runs.config import Config, load_config, recorded
-from fedspm.federated.algorithm import Algorithm, Task
+from fedspm.base.errors import DamagedFile, FedSPMError
+from fedspm.base.files import explained, is_partial, read_json, remove_partial, sha256, write_atomically
+from fedspm.base.plugins import require_allowed
 from fedspm.base.tensors import Tensors, plain
-from fedspm.mixture.semiparametric import require_semiparametric
 from fedspm.data.federation import Federation
 from fedspm.data.settings import IN_MEMORY, OWN
-from fedspm.base.errors import DamagedFile, FedSPMError
+from fedspm.federated.algorithm import Algorithm, Task
 from fedspm.federated.evaluation import Model
-from fedspm.base.files import explained, is_partial, read_json, remove_partial, sha256, write_atomically
+from fedspm.mixture.semiparametric import require_semiparametric
+from fedspm.runs.checkpoints import (
+    FOLDER,
+    Checkpoint,
+    checkpoint_folders,
+    newest_checkpoint,
+    read_tensors,
+    round_of,
+    write_checkpoint,
+)
+from fedspm.runs.config import Config, load_config, recorded
 from fedspm.runs.manifest import ELSEWHERE, manifest
-from fedspm.base.plugins import require_allowed
 
 RELEASES = "releases.json"
 LOCK = ".lock"

@@ -14,9 +14,9 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedspm.federated.algorithm import Algorithm
 from fedspm.data.federation import Federation
 from fedspm.data.images import UNIT
+from fedspm.federated.algorithm import Algorithm
 from fedspm.version import __version__
 
 ROOT = Path(__file__).parents[3]  # of a clone

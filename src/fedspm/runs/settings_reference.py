@@ -9,9 +9,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from fedspm.algorithms import ALGORITHMS
-from fedspm.runs.config import OF_DATA, PRESETS, Config
 from fedspm.base.layers import flat
 from fedspm.base.schema import fields
+from fedspm.runs.config import OF_DATA, PRESETS, Config
 
 KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 OPTIONS = "options"
