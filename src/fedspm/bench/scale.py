@@ -1,4 +1,4 @@
-"""`fedspm bench scale`: a round with 8 to 1,000 clients, with the same data in all and with the same data a client.
+"""`fedspm bench scale`: a round with 8 to 1,000 clients, with the same data in all and with the same data per client.
 
 Every size is measured in a process of its own, so that its peak of memory is its own: `python -m fedspm.bench.scale`.
 """
@@ -32,7 +32,7 @@ WARM_UP = 1
 
 
 def bench_scale(settings: Mapping[str, Any], repeats: int, clients: Sequence[int] = CLIENTS) -> dict[str, Any]:
-    """CPU seconds a round, peak memory and the cost of a client that computes nothing, and how the seconds grow."""
+    """CPU seconds per round, peak memory and the cost of a client that computes nothing, and how the seconds grow."""
     sizes = []
     measured: dict[tuple[int, int], dict[str, Any]] = {}  # the largest is the same both ways
     for fixed in ("total", "a client"):

@@ -1,4 +1,4 @@
-"""The command line: a file a group of commands, in the order `fedspm --help` lists them."""
+"""The command line: one file per group of commands, in the order `fedspm --help` lists them."""
 
 from fedspm.cli import (
     bench,

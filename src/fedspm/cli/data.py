@@ -135,7 +135,7 @@ Headed = tuple[str, list[str], list[list[str]]]  # title, headings, rows
 
 
 def _tables(counts: dict[str, dict[str, dict[str, int]]], classes: list[str], width: int) -> list[Headed]:
-    """Classes by clients where that fits side by side, else of all clients together; then a row a client."""
+    """Classes by clients where that fits side by side, else of all clients together; then one row per client."""
 
     def rows_of(clients: list[str], which: list[str]) -> int:
         return sum(fold[k] for client in clients for fold in counts[client].values() for k in which)

@@ -125,7 +125,7 @@ def _show(path: str, findings: "Findings", assignments: list[str]) -> None:
 
 
 def _label_table(findings: "Findings") -> tuple[list[str], list[list[str]]]:
-    """A column a client and a row a class; where there are too many for the terminal, a row a client."""
+    """One column per client and one row per class; one row per client where the terminal is too narrow."""
     clients, classes = findings.clients, findings.classes
     first = max(len("training rows"), *(len(_short(label)) for label in classes))
     if len(classes) > SHOWN_CLASSES or first + sum(max(5, len(name)) + 3 for name in clients) + 4 > console.width:

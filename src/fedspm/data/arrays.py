@@ -130,7 +130,7 @@ def too_coarse(parts: Sequence[Tensor], names: Sequence[str]) -> list[str]:
 
 
 def as_rows(value: Any, where: str, columns: Sequence[str] | None = None) -> tuple[Tensor, np.ndarray]:
-    """A pair (x, y) with one label a row; looked through before any are held out, while rows have their numbers."""
+    """A pair (x, y) with one label per row; looked through before any are held out, while rows have their numbers."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise FedSPMError(f"{where}: give a pair (x, y)")
     x = as_input(in_order(value[0], columns, where), where=where)

@@ -45,7 +45,7 @@ class Part:
 class Truth:
     """What only a constructed federation knows, kept aside for diagnosis: no engine or algorithm is handed it."""
 
-    train: tuple[Tensor, ...]  # true component of every training row, one tensor a client
+    train: tuple[Tensor, ...]  # true component of every training row, one tensor per client
     test: tuple[Tensor, ...]
     mixing: Tensor  # (m, true components)
     sample: Tensor | None = None  # (true components, m or fewer, channels, height, width): one image, shifted by each
@@ -127,7 +127,7 @@ class Federation:
         test_fraction: float | None = 0.3,
         seed: int = 0,
     ) -> "Federation":
-        """A folder a client with a folder a class of images, or a folder with a NumPy archive or a table a client.
+        """One folder per client with one folder of images per class, or one NumPy archive or table per client.
 
         `test_fraction` of every client's rows are held out where the data brings no test rows of its own; images are
         scaled to `size` × `size` pixels (8 to 512). docs/own-data.md shows every form.
@@ -151,7 +151,7 @@ class Federation:
         test_fraction: float | None = 0.3,
         seed: int = 0,
     ) -> "Federation":
-        """A CSV or parquet file with a row a sample: a client, a label, and features or the path of an image.
+        """A CSV or parquet file with one row per sample: a client, a label, and features or the path of an image.
 
         Columns are found by their usual names where none is given; what has no other role is a feature.
         """

@@ -34,5 +34,5 @@ def partition_by_class(labels: np.ndarray, clients: int, alpha: float, seed: int
 
 
 def draw_mixing(clients: int, components: int, alpha: float, seed: int) -> np.ndarray:
-    """True mixing weights π_i ~ Dirichlet(α_intra, …, α_intra), one row a client."""
+    """True mixing weights π_i ~ Dirichlet(α_intra, …, α_intra), one row per client."""
     return numpy_generator(seed, "mixing").dirichlet(np.full(components, alpha), size=clients)

@@ -122,7 +122,7 @@ def title(run: Run) -> str:
 
 
 def method_rows(records: Sequence[Record]) -> list[Method]:
-    """Finished trainings, a row a method, in their order. With the same seed all have to have seen the same data."""
+    """Finished trainings, one row per method, in their order. With one seed all must have seen the same data."""
     rows: dict[str, dict[int, Record]] = {}
     data: dict[int, str] = {}
     for each in records:
@@ -206,7 +206,7 @@ def best(methods: Sequence[Method], metric: str) -> Method:
     return max(_complete(methods, metric), key=lambda method: spread(method.accuracy[metric])[0])
 
 
-# -- a line a cell -----------------------------------------------------------------------------------------------------
+# -- one line per cell -------------------------------------------------------------------------------------------------
 
 
 def configuration_hash(config: Config) -> str:

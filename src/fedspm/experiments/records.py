@@ -1,4 +1,4 @@
-"""What is known of an experiment: cells.jsonl, a line a finished training; it stays when the run folders are gone."""
+"""What is known of an experiment: cells.jsonl, one line per finished training; kept when run folders are gone."""
 
 import json
 from collections.abc import Sequence

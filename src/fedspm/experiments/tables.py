@@ -216,7 +216,7 @@ def latex(methods: Sequence[Method], missing: str) -> str:
 
 
 def spreadsheet(methods: Sequence[Method]) -> str:
-    """CSV with plain numbers, one line a method and seed."""
+    """CSV with plain numbers, one line per method and seed."""
     buffer = io.StringIO()
     names = ["method", "seed", *ACCURACIES.values(), "parameters", "private_parameters", "bytes_down", "bytes_up"]
     writer = csv.writer(buffer, lineterminator="\n")

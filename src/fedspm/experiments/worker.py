@@ -1,7 +1,7 @@
 """One training of a grid, in a process of its own: `python -m fedspm.experiments.worker`, spoken to in JSON lines.
 
-stdin: {"folder": …, "config": {…}, "command": …}; stdout: a line a round, with the accuracies where it was evaluated.
-The folder is begun, or gone on with if it was begun before. If nobody listens any more, it stops.
+stdin: {"folder": …, "config": {…}, "command": …}; stdout: one line per round, with its accuracies if it was evaluated.
+The training begins, or continues if it was begun before. If nobody listens any more, it stops.
 """
 
 import json

@@ -59,7 +59,7 @@ class Task:
 
     @cached_property
     def sizes(self) -> Float[Tensor, "m 1"]:
-        """n_i, a row each"""
+        """n_i, one row per client"""
         return torch.tensor(self.counts, dtype=torch.float32)[:, None]
 
     @cached_property
@@ -159,7 +159,7 @@ class Algorithm(ABC):
         return {name: shared[name] for encoder in self.encoders for name in encoder.frozen}
 
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Copies (1×, C×), parameters and multiply-adds a row of every encoder."""
+        """Copies (1×, C×), parameters and multiply-adds per row of every encoder."""
         return {
             encoder.role: {
                 "copies": encoder.copies,
@@ -195,7 +195,7 @@ class Algorithm(ABC):
 
     def asks(self) -> dict[str, Asked]:
         """Which steps this run asks clients for, when and how often: a site answers no others. By default `describe`
-        at the start, `after` at the end, and whatever else `leaves` lists once a round."""
+        at the start, `after` at the end, and whatever else `leaves` lists once per round."""
         own = self.leaves.keys() - self.at_home - {"describe", "evaluate"}
         known = {step: Asked("end" if step in self.after else "round") for step in own}
         known |= {"describe": Asked("start"), "evaluate": Asked("evaluation")}
@@ -258,8 +258,8 @@ class Algorithm(ABC):
     ) -> Tensors:
         """The paper's LocalSolver: a round's SGD steps of one block, at the rate of this round.
 
-        `objective` answers a loss a row. What differs between clients reaches it in the batch: `batch.client`, and by
-        name in `batch.extra` what is given here as `extra`, a row each.
+        `objective` answers one loss per row. What differs between clients reaches it in the batch: `batch.client`, and
+        by name in `batch.extra` what is given here as `extra`, one entry per row.
         """
         block: Block = getattr(self.settings, encoder.role)
         return client.solver(
@@ -306,6 +306,6 @@ class Algorithm(ABC):
 
 
 def _image_of(channels: Float[Tensor, " c"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, "1 c h w"]:
-    """A number a channel as an image that lies in memory like the rows: arithmetic with it is 2.5 times as fast."""
+    """One number per channel as an image that lies in memory as the rows do: arithmetic is 2.5 times as fast."""
     image = channels[None, :, None, None].expand(1, *x.shape[1:])
     return image.contiguous(memory_format=torch.channels_last)

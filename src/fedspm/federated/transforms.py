@@ -7,8 +7,8 @@ With any of these an update travels as its change Δ_i = φ_i − φ, φ being t
 
 Whatever the rows of a client, two of its Δ lie at most 2 S apart and two of its τ at most √2 n_i: either way the noise
 is z/2 times the distance, which is what `federated.accountant` accounts for. An update in `PerClient`, in whole
-numbers, or in a `Mean` beside something that has no counterpart in φ, would escape both and is refused. Everything else leaves as
-it is.
+numbers, or in a `Mean` beside something that has no counterpart in φ, would escape both and is refused. Everything else
+leaves as it is.
 """
 
 import hashlib

@@ -142,7 +142,7 @@ class Newcomers(DensityRatios):
         return torch.tensor(self.task.counts) >= self.settings.min_count
 
     def everybody(self, shared: Tensors, exchange: Exchange) -> Others:
-        """The others' part of −Q̃₂ from the sites themselves, an exchange a step."""
+        """The others' part of −Q̃₂ from the sites themselves, one exchange per step."""
         exchange(self.attend, shared)
 
         def asked(tilt: Tensors) -> Tensors:

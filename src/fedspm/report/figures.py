@@ -160,7 +160,7 @@ def note_above(figure: Figure, text: str) -> None:
 
 
 def over_values(axis: str, quantity: str, lines: Mapping[str, Mapping[str, Mapping[int, float]]]) -> Figure:
-    """Quantities over the values of one setting: a point a seed, a line through their means."""
+    """Quantities over the values of one setting: one point per seed, a line through their means."""
     figure = Figure(figsize=(5.2, 3.4), layout="constrained")
     axes = figure.subplots()
     for colour, (label, by_value) in zip(COLOURS, lines.items(), strict=False):
@@ -247,7 +247,7 @@ def show_image(axes: Any, image: Tensor) -> None:
 
 
 def stacked(axes: Any, values: np.ndarray, names: Sequence[str], legend: bool = True) -> None:
-    """Mixing weights: a bar a client, a colour a component."""
+    """Mixing weights: one bar per client, one colour per component."""
     bottom = np.zeros(len(names))
     for c in range(values.shape[1]):
         colour = COLOURS[c % len(COLOURS)]

@@ -24,7 +24,7 @@ QUERIES = 6
 
 
 def write_report(run: Run, model: Model, federation: Federation) -> tuple[Path, Path]:
-    """Write report.html and sample queries, an image a client or a table; returns the report and what to ask."""
+    """Write report.html and sample queries, one image per client or a table; returns the report and what to ask."""
     path, samples = run.path / "report.html", run.path / "samples"
     template = jinja2.Template(Path(__file__).with_name("report.html.j2").read_text("utf-8"), autoescape=True)
     metrics = run.last_metrics()

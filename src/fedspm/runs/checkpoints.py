@@ -1,4 +1,4 @@
-"""Checkpoints: checkpoints/round-NNNNN/ with shared.safetensors, a file a client for what is private, and state.json,
+"""Checkpoints: checkpoints/round-NNNNN/ with shared.safetensors, one file of private state per client, and state.json,
 which has the SHA-256 of each and of itself. Only their owner may read them.
 
 A folder appears whole or not at all.

@@ -150,8 +150,8 @@ class Run:
         write_atomically(self.path / "manifest.json", json.dumps(content, indent=2, ensure_ascii=False))
 
     def changes(self) -> list[str]:
-        """What is not as it was when the run was made or last prolonged, a sentence each. A run whose manifest does not
-        say how it was has none."""
+        """What is not as it was when the run was made or last prolonged, one sentence each. None for a run whose
+        manifest does not say how it was."""
         known = self.manifest
         digest, version = known.get(SETTINGS_DIGEST), known.get("versions", {}).get("torch")
         found = []
@@ -243,12 +243,12 @@ class Run:
     # -- metrics -----------------------------------------------------------------------------------------------------
 
     def metrics(self) -> list[dict[str, Any]]:
-        """What was evaluated, a line a round."""
+        """What was evaluated, one line per round."""
         known_here = set() if self.across_sites else {"system_accuracy", "average_accuracy"}
         return self._lines("metrics.jsonl", {"clients", "seconds"} | known_here)
 
     def diagnostics(self) -> list[dict[str, Any]]:
-        """What `diagnose_every` measured, a line a round."""
+        """What `diagnose_every` measured, one line per round."""
         return self._lines("diagnostics.jsonl")
 
     def releases(self) -> dict[str, int]:

@@ -25,7 +25,7 @@ from fedspm.runs.config import Config, resolve
 from fedspm.runs.folder import Run, refuse_existing, require_same
 from fedspm.runs.manifest import ELSEWHERE, facts, manifest
 
-TABLES = (*TILT, "tau")  # shared tables with a row a client
+TABLES = (*TILT, "tau")  # shared tables with one row per client
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def _require_pixels(run: Run) -> None:
 
 
 def answer(run: Run, queries: Sequence[Query]) -> list[dict[str, Any]]:
-    """One reply a query: client, posterior, prediction, probabilities."""
+    """One reply per query: client, posterior, prediction, probabilities."""
     model = run.model()
     if not model.algorithm.routes:
         raise FedSPMError(f"{run.path}: {run.config.algorithm} cannot route; use FederatedClassifier.load(…).predict")

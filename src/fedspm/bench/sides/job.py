@@ -20,11 +20,11 @@ Rows = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Job:
-    """FedAvg with as many rows at every client, all of them visited once a round; test rows, if any, are evaluated."""
+    """FedAvg with equally many rows at every client, each visited once per round; test rows, if any, are evaluated."""
 
     network: nn.Sequential  # the last layer is the head
     train: list[Rows]
-    test: list[Rows]  # a part a client, or none
+    test: list[Rows]  # one part per client, or none
     batch_size: int
     rounds: int
     learning_rate: float = 0.01

