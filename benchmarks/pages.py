@@ -1,7 +1,7 @@
 """Write what results/*/cells.jsonl say into the README, docs/results.md and every page of docs/algorithms, and
 what can be set into docs/settings.md.
 
-`python benchmarks/pages.py`, after `fedspm experiment NAME`; tests/test_docs.py checks that all say the same.
+`python benchmarks/pages.py`, after `fedspm experiment NAME`; tests/docs/test_docs.py checks that all say the same.
 """
 
 import re
