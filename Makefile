@@ -24,14 +24,14 @@ run: $(READY)  ## set up, then train on the images that ship with the package (u
 serve: run  ## the same, then answer queries at http://127.0.0.1:8000/
 	$(BIN)/fedspm serve all $(RUN)
 
-test: $(DEV)  ## run every test
+test: $(DEV) check  ## lint, type-check, then run every test
 	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
 
 # not part of `make test`: run it whenever engines/, deploy/ or the version of Flower change
 test-faults: $(DEV)  ## run the long tests that start and kill real servers and sites (about a quarter of an hour)
 	$(BIN)/python -m pytest tests/faults -o norecursedirs=
 
-check: $(DEV)  ## lint and type-check
+check: $(DEV)  ## lint and type-check (half a minute, seconds when little has changed)
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

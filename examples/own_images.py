@@ -1,4 +1,4 @@
-"""Your own images: a folder a client, in it a folder a class. Real digits, as three schools would scan them.
+"""Your own images: one folder per client, in it one folder per class. Real digits, as three schools would scan them.
 
 python examples/own_images.py [ROUNDS]
 """

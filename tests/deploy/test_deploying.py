@@ -18,7 +18,7 @@ from fedspm.base.errors import FedSPMError
 from fedspm.base.files import write_atomically
 from fedspm.deploy.demo import across_sites
 from fedspm.deploy.keys import make_certificates
-from fedspm.deploy.processes import Processes, plainly
+from fedspm.deploy.processes import Processes, one_line
 from fedspm.engines.flower.server import FlowerEngine
 from fedspm.engines.flower.site_store import Store, noise_secret
 from fedspm.runs.config import resolve
@@ -111,7 +111,7 @@ def test_what_is_no_host_is_refused_before_anything_is_written(tmp_path, host):
 
 def test_what_flower_says_is_passed_on_without_its_boxes():
     boxed = "Using SuperLink: x\nUsage: flwr …\n╭─ Error ─────╮\n│ Public key   │\n│ is missing.  │\n╰──────────────╯\n"
-    assert plainly(boxed) == "Public key is missing."
+    assert one_line(boxed) == "Public key is missing."
 
 
 def test_a_site_that_missed_the_end_gets_the_last_state_when_the_run_is_resumed(vectors, tmp_path):

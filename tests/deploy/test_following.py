@@ -88,7 +88,7 @@ def test_a_new_server_waits_for_one_that_is_still_ending(tmp_path, monkeypatch):
 
     monkeypatch.setattr(server, "time", SimpleNamespace(monotonic=later))
     monkeypatch.setattr(server, "gather", gather)
-    monkeypatch.setattr(server, "look_for_parts_soon", lambda: None)
+    monkeypatch.setattr(server, "poll_parts_sooner", lambda: None)
     with pytest.raises(FedSPMError, match="it has begun"):
         server.serve_run(Mock(spec=Grid), tmp_path, server.Log(tmp_path / LOG))
 

@@ -21,8 +21,8 @@ from flwr.supernode.runtime import run_clientapp
 from fedspm.deploy.polling_patch import (
     LONGEST,
     forget_messages_of_ended_runs,
-    look_for_messages_soon,
-    look_for_parts_soon,
+    poll_messages_sooner,
+    poll_parts_sooner,
 )
 
 
@@ -49,7 +49,7 @@ def seconds_to_pull_what_is_late():
 
 
 def test_a_part_that_is_late_is_looked_for_again_soon():
-    look_for_parts_soon()
+    poll_parts_sooner()
     assert seconds_to_pull_what_is_late() < 0.5  # Flower's own: 1 + 2 seconds
 
 
@@ -61,7 +61,7 @@ def test_flower_leaves_the_waits_for_parts_at_their_defaults():
 
 
 def test_the_main_loop_of_a_supernode_sleeps_less_and_knows_the_time():
-    look_for_messages_soon()
+    poll_messages_sooner()
     began = time.monotonic()
     start_client_internal.time.sleep(3)
     assert time.monotonic() - began < LONGEST

@@ -69,8 +69,11 @@ def test_the_wheel_installs_and_runs(tmp_path):
     target = tmp_path / "installed"
     install = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-index", "--target", str(target)]
     subprocess.run([*install, str(wheel)], check=True, capture_output=True)
-    assert (target / "fedspm" / "data" / "sample" / "LICENSE").exists()
+    assert (target / "fedspm" / "data" / "catalog" / "sample" / "LICENSE").exists()
     assert (target / "fedspm" / "py.typed").exists()  # PEP 561: type checkers use the package's types
+    source = ROOT / "src"
+    files = {path.relative_to(source) for path in source.rglob("*") if path.is_file() and path.suffix != ".pyc"}
+    assert {path for path in files if path.parts[0] == "fedspm" and not (target / path).exists()} == set()
     code = "import fedspm.data.catalog.fashion as f; print(f.__file__, f.load_sample()[0].shape, f.NAMES[0])"
     done = subprocess.run(
         [sys.executable, "-c", code],
@@ -82,4 +85,4 @@ def test_the_wheel_installs_and_runs(tmp_path):
     )
     assert str(target) in done.stdout
     assert "(10000, 28, 28)" in done.stdout
-    assert (target / "fedspm" / "report.html.j2").exists()
+    assert (target / "fedspm" / "report" / "report.html.j2").exists()

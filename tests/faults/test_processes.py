@@ -1,5 +1,5 @@
 """Real processes on loopback, with TLS and keys, that are killed: `make test-faults`, whenever engines or deployment
-change. They wait for Flower's delays; what is quick is in tests/engines/test_deployment.py."""
+change. They wait for Flower's delays; what is quick is in tests/deploy/test_deployment.py."""
 
 import json
 import random

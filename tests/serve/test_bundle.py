@@ -15,7 +15,7 @@ from fedspm.base.files import file_names
 from fedspm.runs.folder import Run
 from fedspm.serve.bundle import load_node, load_router
 from fedspm.serve.export import export
-from fedspm.serve.hot_reload import Current
+from fedspm.serve.hot_reload import ReloadableModel
 from serving import trained
 
 
@@ -36,18 +36,18 @@ def test_a_bundle_whose_card_is_copied_before_its_tensors_is_taken_up_when_both_
 ):
     folder = shutil.copytree(served[2] / inside, tmp_path / "folder")
     old, new = load(folder), load(newer / inside)
-    current = Current(folder, load)
+    current = ReloadableModel(folder, load)
     shutil.copy(newer / inside / f"{kind}.json", folder)
     with caplog.at_level(logging.WARNING, "fedspm.serve"):
         for _ in range(3):
-            asyncio.run(current.look())
+            asyncio.run(current.refresh())
     assert [record.message for record in caplog.records if "is not used" in record.message] == [
         f"the new bundle is not used: {folder / kind}.safetensors is damaged, or not of the same export as {kind}.json "
         "(its SHA-256 is another); copy both files again"
     ]
     assert current.model.card.version == old.card.version
     shutil.copy(newer / inside / f"{kind}.safetensors", folder)
-    asyncio.run(current.look())
+    asyncio.run(current.refresh())
     assert current.model.card.version == new.card.version
     assert all(torch.equal(current.model.tensors[name], tensor) for name, tensor in new.tensors.items())
 
@@ -55,16 +55,16 @@ def test_a_bundle_whose_card_is_copied_before_its_tensors_is_taken_up_when_both_
 def test_another_card_of_the_same_tensors_is_taken_up(newer, tmp_path):
     """An export with another share of false alarms differs in nothing else."""
     folder = shutil.copytree(newer / "router", tmp_path / "router")
-    current = Current(folder, load_router)
+    current = ReloadableModel(folder, load_router)
     card = current.model.card.model_copy(update={"false_alarms": 0.2})
     (folder / "router.json").write_text(card.model_dump_json())
-    asyncio.run(current.look())
+    asyncio.run(current.refresh())
     assert current.model.card == card
 
 
 def test_a_bundle_that_cannot_be_built_here_is_not_taken_up(served, newer, tmp_path, caplog):
     folder = shutil.copytree(served[2] / "router", tmp_path / "router")
-    current = Current(folder, load_router)
+    current = ReloadableModel(folder, load_router)
     old = current.model
     shutil.copy(newer / "router" / "router.safetensors", folder)
     card = json.loads((newer / "router" / "router.json").read_text())
@@ -72,11 +72,11 @@ def test_a_bundle_that_cannot_be_built_here_is_not_taken_up(served, newer, tmp_p
     (folder / "router.json").write_text(json.dumps(card))
     with caplog.at_level(logging.WARNING, "fedspm.serve"):
         for _ in range(3):
-            asyncio.run(current.look())
+            asyncio.run(current.refresh())
     assert [record.message.partition(":")[0] for record in caplog.records] == ["the new bundle is not used"]
     assert current.model is old
     shutil.copy(newer / "router" / "router.json", folder)
-    asyncio.run(current.look())
+    asyncio.run(current.refresh())
     assert current.model.card.version == load_router(newer / "router").card.version
 
 

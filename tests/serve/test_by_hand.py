@@ -1,4 +1,4 @@
-"""Novelty, replies, batches and blends, against numbers worked out by hand."""
+"""Novelty, answers, batches and blends, against numbers worked out by hand."""
 
 import asyncio
 import time
@@ -9,12 +9,12 @@ import torch
 from test_export import with_rows  # noqa: F401
 from test_novelty import rows
 
+from fedspm.serve.answers import WARNING, build_answers
 from fedspm.serve.batching import Batcher
-from fedspm.serve.bundle import Card, RouterModel, Sight, pack
-from fedspm.serve.dispatch import Answered, Dispatcher, RemoteNode
+from fedspm.serve.bundle import Card, RoutingResult, pack
+from fedspm.serve.dispatch import Dispatcher, Prediction, RemoteNode
 from fedspm.serve.export import _sums, export
 from fedspm.serve.novelty import Novelty, Sums
-from fedspm.serve.router import WARNING, Looked, replies
 from serving import service
 
 # -- novelty -----------------------------------------------------------------------------------------------------------
@@ -57,24 +57,24 @@ def test_the_share_of_false_alarms_is_measured(with_rows, tmp_path):  # noqa: F8
         assert export(with_rows[0], tmp_path / "bundle", wanted).false_alarms == pytest.approx(wanted, abs=0.15)
 
 
-# -- replies -----------------------------------------------------------------------------------------------------------
+# -- answers -----------------------------------------------------------------------------------------------------------
 
 
-def looked(posterior, novelty=None, false_alarms=None):
+def routed(posterior, novelty=None, false_alarms=None):
     card = Card.model_construct(names=["north", "south"], classes=["ill", "well"], false_alarms=false_alarms)
     components = torch.tensor([[[0.9, 0.1], [0.2, 0.8]]] * len(posterior))
-    return Looked(RouterModel(card, {}), Sight({}, torch.tensor(posterior), components, novelty))
+    return card, RoutingResult({}, torch.tensor(posterior), components, novelty)
 
 
 def test_a_row_is_novel_beyond_the_share_of_false_alarms():
-    found = replies(looked([[0.6, 0.4]] * 3, torch.tensor([0.04, 0.9, 0.97]), 0.05), None)
+    found = build_answers(*routed([[0.6, 0.4]] * 3, torch.tensor([0.04, 0.9, 0.97]), 0.05), None)
     assert [reply["novel"] for reply in found] == [False, False, True]
     assert [reply.get("warning") for reply in found] == [None, None, WARNING]
 
 
 def test_components_are_those_of_the_client_that_answered():
-    answered = Answered(np.array([[0.3, 0.7]]), [{1: 1.0}])
-    (reply,) = replies(looked([[0.6, 0.4]]), answered)
+    prediction = Prediction(np.array([[0.3, 0.7]]), [{1: 1.0}])
+    (reply,) = build_answers(*routed([[0.6, 0.4]]), prediction)
     assert (reply["client"], reply["answered_by"], reply["fallback"]) == ("north", "south", True)
     assert reply["components"] == pytest.approx([0.2, 0.8])
     assert reply["prediction"] == "well"
@@ -154,8 +154,8 @@ class One:
 
 def test_a_blend_in_place_of_a_client_with_all_of_the_posterior_is_still_a_distribution():
     nodes = [RemoteNode(name, f"http://{name}", One(), 1.0) for name in ("north", "south")]
-    sight = Sight({"router": torch.zeros(1, 1, 2)}, torch.tensor([[1.0, 0.0]]), torch.ones(1, 2, 1), None)
-    found = asyncio.run(Dispatcher(nodes).blend("1", torch.zeros(1, 2), sight, time.monotonic() + 5, 3))
+    result = RoutingResult({"router": torch.zeros(1, 1, 2)}, torch.tensor([[1.0, 0.0]]), torch.ones(1, 2, 1), None)
+    found = asyncio.run(Dispatcher(nodes).blend("1", torch.zeros(1, 2), result, time.monotonic() + 5, 3))
     assert found.weights == [{1: 1.0}]
     assert found.probabilities[0].tolist() == pytest.approx([0.25, 0.75])
 
@@ -165,7 +165,7 @@ def test_as_many_known_rows_are_flagged_as_asked(share):
     """One known row in each of the 1,000 steps of the calibration."""
     novelty = Novelty(torch.zeros(1, 1), torch.eye(1), torch.arange(1001.0))
     scores = novelty.share_below(torch.arange(1000.0)[:, None] + 0.5, {})
-    found = replies(looked([[0.6, 0.4]] * 1000, scores, share), None)
+    found = build_answers(*routed([[0.6, 0.4]] * 1000, scores, share), None)
     assert sum(reply["novel"] for reply in found) == round(1000 * share)
 
 

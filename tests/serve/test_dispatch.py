@@ -15,7 +15,7 @@ from fedspm.base.errors import FedSPMError
 from fedspm.runs.folder import Run
 from fedspm.serve import dispatch
 from fedspm.serve.app import router_app
-from fedspm.serve.bundle import Sight, pack, unpack
+from fedspm.serve.bundle import RoutingResult, pack, unpack
 from fedspm.serve.dispatch import Dispatcher, Question, RemoteNode
 from fedspm.serve.export import export
 from fedspm.serve.node import node_app
@@ -90,9 +90,9 @@ def test_a_node_that_is_silent_for_as_long_as_it_may_be_is_down():
 def test_many_rows_for_one_client_go_in_pieces_that_a_node_takes():
     slow = Slow(0)
     x = torch.zeros(600, 2)
-    sight = Sight({"router": torch.zeros(600, 1, 2)}, torch.ones(600, 1), torch.ones(600, 1, 1), None)
+    result = RoutingResult({"router": torch.zeros(600, 1, 2)}, torch.ones(600, 1), torch.ones(600, 1, 1), None)
     nodes = Dispatcher([RemoteNode("north", "http://north", slow, PATIENCE)])
-    found = asyncio.run(nodes.best("1", x, sight, time.monotonic() + PATIENCE))
+    found = asyncio.run(nodes.best("1", x, result, time.monotonic() + PATIENCE))
     assert found.probabilities.shape == (600, 4)
     assert slow.sizes == [256, 256, 88]
 
@@ -176,7 +176,7 @@ def test_a_router_that_has_just_started_calls_no_node_up_that_is_not(served):
 
     async def act():
         caller = httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here")
-        async with router.living(app), caller as http:
+        async with router.lifespan(app), caller as http:
             return (await http.get("/readyz")).status_code, (await http.get("/v1/clients")).json()
 
     ready, clients = asyncio.run(act())

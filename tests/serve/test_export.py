@@ -17,8 +17,8 @@ from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run
 from fedspm.runs.manifest import site_manifest
 from fedspm.serve.bundle import load_node, load_router
-from fedspm.serve.export import AtSite, export, export_site, is_current
-from fedspm.serve.processes import nodes_of
+from fedspm.serve.export import SiteSnapshot, export, export_site, is_current
+from fedspm.serve.processes import local_nodes
 from fedspm.training.loop import begin, one_round, train
 from serving import trained
 
@@ -32,15 +32,15 @@ def test_router_and_nodes_answer_as_the_model_does(vectors, tmp_path, algorithm,
     router = load_router(tmp_path / "bundle" / "router")
     x = torch.cat([part.x for part in vectors.test])
     (piece,) = chunks(x)
-    sight = router.look(piece)
-    assert router.card.settings.components == sight.components.shape[2]
-    assert np.array_equal(sight.posterior, model.route(x))
-    assert torch.allclose(sight.components.sum(2), torch.ones(len(x), 3))
+    result = router.route(piece)
+    assert router.card.settings.components == result.components.shape[2]
+    assert np.array_equal(result.posterior, model.route(x))
+    assert torch.allclose(result.components.sum(2), torch.ones(len(x), 3))
     for name, folder in zip(router.card.names, router.card.folders, strict=True):
         node = load_node(tmp_path / "bundle" / "clients" / folder)
         assert node.card.names == [name]
         assert node.card.version == router.card.version
-        answer = node.answer(piece, sight.features)
+        answer = node.answer(piece, result.features)
         assert np.array_equal(answer, model.predict_proba(x, client=name))
 
 
@@ -197,24 +197,24 @@ def test_across_sites_the_server_exports_the_router_and_every_site_its_own_node(
     router = load_router(tmp_path / "bundle" / "router")
     assert router.card.range is None  # so that no image file is taken for a row
     (x,) = chunks(torch.cat([part.x for part in vectors.test]))
-    sight = router.look(x)
+    result = router.route(x)
     with torch.no_grad():
         embedding = model.embed(x)
-        assert torch.equal(sight.posterior, model.posterior(embedding))
+        assert torch.equal(result.posterior, model.posterior(embedding))
         for i, site in enumerate(engine.grid.sites.values()):
             name = site.config.name
             store = Store.of(site.config.state, "run1")
             last, turn = store.last_shared()
-            kept = AtSite("run1", name, store.description(), turn, last, store.newest())
+            kept = SiteSnapshot("run1", name, store.description(), turn, last, store.newest())
             assert export_site(kept, tmp_path / name) == export_site(kept, tmp_path / name) == done.version
             node = load_node(tmp_path / name)
             assert (node.card.names, node.card.version) == ([name], router.card.version)
-            assert torch.allclose(node.answer(x, sight.features), model.local(i, embedding))
+            assert torch.allclose(node.answer(x, result.features), model.local(i, embedding))
     (tmp_path / name / "site.key").write_text("mine")
     with pytest.raises(FedSPMError, match=r"holds site\.key, which a new export would delete"):
         export_site(kept, tmp_path / name)
     assert (tmp_path / name / "site.key").exists()
     with pytest.raises(FedSPMError, match=r"site\.key is a file, not a folder"):
         export_site(kept, tmp_path / name / "site.key")
-    with pytest.raises(FedSPMError, match="start `fedspm serve node` at every site"), nodes_of(tmp_path / "bundle"):
+    with pytest.raises(FedSPMError, match="start `fedspm serve node` at every site"), local_nodes(tmp_path / "bundle"):
         pass

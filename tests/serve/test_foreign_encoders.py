@@ -16,9 +16,9 @@ from fedspm.base.ports import free_port
 from fedspm.runs.folder import Run
 from fedspm.serve.bundle import load_node, load_router
 from fedspm.serve.export import export, is_current
-from fedspm.serve.hot_reload import Current
+from fedspm.serve.hot_reload import ReloadableModel
 from fedspm.serve.node import node_app
-from fedspm.serve.processes import nodes_of
+from fedspm.serve.processes import local_nodes
 from fedspm.serve.router import Router
 
 NAME = "payload:make"
@@ -56,10 +56,10 @@ def naming(folder, kind, encoder=NAME, **said):
 )
 def test_a_hot_swapped_bundle_imports_nothing(served, tmp_path, payload, caplog, inside, kind, load):
     folder = shutil.copytree(served[2] / inside, tmp_path / "folder")
-    current = Current(folder, load)
+    current = ReloadableModel(folder, load)
     naming(folder, kind, version="other")
     with caplog.at_level(logging.WARNING, "fedspm.serve"):
-        asyncio.run(current.look())
+        asyncio.run(current.refresh())
     assert not payload()
     assert current.model.card.version != "other"
     assert f"the encoder '{NAME}' is not part of FedSPM and would run code" in caplog.text
@@ -83,9 +83,9 @@ def test_no_service_starts_with_it_unless_that_very_name_is_allowed(served, tmp_
 
 def test_a_swap_takes_up_what_is_allowed(served, tmp_path, payload):
     folder = shutil.copytree(served[2] / "clients" / "north", tmp_path / "folder")
-    current = Current(folder, lambda path: load_node(path, [NAME]))
+    current = ReloadableModel(folder, lambda path: load_node(path, [NAME]))
     naming(folder, "node", version="other")
-    asyncio.run(current.look())
+    asyncio.run(current.refresh())
     assert payload()
     assert current.model.card.version == "other"
 
@@ -108,7 +108,7 @@ def test_a_run_that_names_it_is_not_exported_unless_it_is_allowed(run, tmp_path,
     export(allowed, tmp_path / "bundle")
     assert payload()
     assert not is_current(run, tmp_path / "bundle", 0.05)
-    with pytest.raises(FedSPMError, match="is not part of FedSPM"), nodes_of(tmp_path / "bundle"):
+    with pytest.raises(FedSPMError, match="is not part of FedSPM"), local_nodes(tmp_path / "bundle"):
         pass
 
 

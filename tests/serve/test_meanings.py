@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 import torch
 from safetensors.torch import save
-from test_by_hand import looked
+from test_by_hand import routed
 
 from fedspm.data.heterogeneity import own_name
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run
+from fedspm.serve.answers import build_answers
 from fedspm.serve.bundle import load_router
-from fedspm.serve.dispatch import Answered
+from fedspm.serve.dispatch import Prediction
 from fedspm.serve.export import export
-from fedspm.serve.router import replies
 from fedspm.training.loop import train
 from serving import service
 
@@ -82,11 +82,10 @@ def test_answers_say_what_their_names_stand_for(permuted):
 
 
 def test_a_blend_of_clients_has_no_one_meaning():
-    said = looked([[0.6, 0.4]])
-    card = said.model.card.model_copy(update={"meanings": {"north": [[1, 0], None], "south": [[0, 1], [1, 0]]}})
-    object.__setattr__(said.model, "card", card)
+    card, result = routed([[0.6, 0.4]])
+    card = card.model_copy(update={"meanings": {"north": [[1, 0], None], "south": [[0, 1], [1, 0]]}})
     found = [
-        replies(said, Answered(torch.tensor([[0.3, 0.7]]).numpy(), [weights]))[0]
+        build_answers(card, result, Prediction(torch.tensor([[0.3, 0.7]]).numpy(), [weights]))[0]
         for weights in ({0: 1.0}, {1: 1.0}, {0: 0.5, 1: 0.5})
     ]
     assert [(reply.get("means"), reply["in_words"]) for reply in found] == [

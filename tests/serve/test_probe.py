@@ -13,7 +13,7 @@ from commands import fedspm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import sha256
 from fedspm.serve.bundle import load_node, load_router, pack
-from fedspm.serve.hot_reload import Current
+from fedspm.serve.hot_reload import ReloadableModel
 from fedspm.serve.node import node_app
 from fedspm.serve.router import Router
 
@@ -61,19 +61,19 @@ def test_a_bundle_that_does_not_answer_is_not_swapped_in(
     served, tmp_path, caplog, inside, kind, load, change, said, why
 ):
     folder = shutil.copytree(served[2] / inside, tmp_path / "folder")
-    current = Current(folder, load)
+    current = ReloadableModel(folder, load)
     old = current.model
     rewritten(folder, kind, change, **said)
     with caplog.at_level(logging.WARNING, "fedspm.serve"):
         for _ in range(3):
-            asyncio.run(current.look())
+            asyncio.run(current.refresh())
     assert current.model is old
     (line,) = [record.message for record in caplog.records]
     assert line.startswith(f"the new bundle is not used: {folder}: version broken does not answer a probe: ")
     assert why in line
     for file in (served[2] / inside).iterdir():  # and what is well is taken up again
         shutil.copy(file, folder)
-    asyncio.run(current.look())
+    asyncio.run(current.refresh())
     assert current.versions() == [old.card.version]
 
 
@@ -94,10 +94,10 @@ def test_a_whole_bundle_that_was_refused_is_not_tried_again_and_again(served, tm
         loads.append(path)
         return load_router(path)
 
-    current = Current(folder, load)
+    current = ReloadableModel(folder, load)
     rewritten(folder, "router", spoilt("tilt.xi"))
     for _ in range(4):
-        asyncio.run(current.look())
+        asyncio.run(current.refresh())
     assert len(loads) == 2
 
 

@@ -146,12 +146,12 @@ def test_a_node_that_keeps_ending_is_started_after_longer_and_longer_pauses(monk
     )
     monkeypatch.setattr(processes.multiprocessing, "get_context", lambda kind: context)
     monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: now))
-    keeper = processes.Keeper(tmp_path, 1, "secret")
-    keeper.start()
+    supervisor = processes.NodeSupervisor(tmp_path, 1, "secret")
+    supervisor.start()
     for now in range(200):
         lives = STEADY if now >= 120 else 0  # from then on it stays up for a while
         for _ in range(2):  # who ends at once is looked at at once
-            keeper.revive()
+            supervisor.revive()
     assert starts == [0, 1, 3, 7, 15, 31, 63, 123, 183]
 
 
@@ -159,11 +159,11 @@ def test_a_node_that_cannot_be_started_now_is_tried_again(monkeypatch, tmp_path,
     def fails():
         raise OSError("too many open files")
 
-    keeper = processes.Keeper(tmp_path, 1, "secret")
-    monkeypatch.setattr(keeper, "start", fails)
-    keeper.revive()
+    supervisor = processes.NodeSupervisor(tmp_path, 1, "secret")
+    monkeypatch.setattr(supervisor, "start", fails)
+    supervisor.revive()
     assert "cannot be started: too many open files" in caplog.text
-    keeper.stop()
+    supervisor.stop()
 
 
 def test_a_node_that_cannot_start_says_why_in_one_sentence(monkeypatch, tmp_path, caplog):

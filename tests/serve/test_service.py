@@ -16,7 +16,7 @@ from fedspm import Federation
 from fedspm.runs.folder import Run
 from fedspm.serve import batching
 from fedspm.serve.batching import BRIEF, FEW, Worker
-from fedspm.serve.dispatch import taken
+from fedspm.serve.dispatch import gather_rows
 from fedspm.serve.export import export
 from fedspm.serve.node import node_app
 from fedspm.training.membership import remove
@@ -254,7 +254,7 @@ def test_a_damaged_bundle_is_not_swapped_in(served, rows, tmp_path):
     async def act(http, router, board):
         (bundle / "router" / "router.safetensors").write_bytes(b"half")
         (bundle / "router" / "router.json").touch()
-        await router.current.look()
+        await router.current.refresh()
         return router.current.model.card.version, (
             await http.post("/v1/predict", json={"x": rows.tolist()})
         ).status_code
@@ -284,7 +284,7 @@ def test_few_rows_are_computed_on_the_loop_only_while_that_is_brief(monkeypatch)
 
 def test_rows_of_images_are_taken_as_indexing_takes_them():
     x, z = (torch.rand(6, 3, 5, 4).contiguous(memory_format=torch.channels_last) for _ in range(2))
-    found = taken([x, z], [np.array([4, 0, 4]), np.array([1])])
+    found = gather_rows([x, z], [np.array([4, 0, 4]), np.array([1])])
     assert torch.equal(found, torch.cat([x[[4, 0, 4]], z[[1]]]))
     assert found.is_contiguous(memory_format=torch.channels_last)
 

@@ -86,7 +86,7 @@ async def service(bundle, secret="a secret that is long enough", nodes=None, **o
     router = Router(bundle / "router", nodes, transport=board, **options)
     app = router_app(router)
     async with (
-        router.living(app),
+        router.lifespan(app),
         httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://here") as http,
     ):
         yield http, router, board

@@ -1,4 +1,4 @@
-"""FedDRM: one component a client, shared encoders, a head a client, routing by density ratios (Wang et al. 2026).
+"""FedDRM: one component and one head per client, shared encoders, routing by density ratios (Wang et al. 2026).
 
 FedSPM with C = 1: the mixture is gone, and what is left of Q̃₂ is multinomial logistic regression of the client on h(x).
 

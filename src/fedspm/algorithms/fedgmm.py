@@ -1,4 +1,4 @@
-"""FedGMM: FedEM with a shared Gaussian a component over features as well, a joint density (Wu et al. 2023).
+"""FedGMM: FedEM with one shared Gaussian per component over features as well, a joint density (Wu et al. 2023).
 
     E:  w_ijc ∝ π_ic N(h(x_ij); μ_c, Σ_c) P_c(y_ij | x_ij)        M:  FedEM's, and μ_c, Σ_c from weighted moments
     routing:  argmax_i  ρ_i Σ_c π_ic N(h(x); μ_c, Σ_c)

@@ -1,8 +1,8 @@
 """`fedspm bench peers`: the same FedAvg job here, on Apple's pfl and on Flower's simulation, and its bare tensor work.
 
-Every side is a process of its own, with one compute thread a worker; a peer's has an environment of its own, made once
-in the user's cache. The sides take turns, a round each. Two jobs: `training`, with an evaluation every round, and
-`exchange`, with one step on one row per client: what is left when there is next to nothing to compute.
+Every side is a process of its own, with one compute thread per worker; a peer's has an environment of its own, made
+once in the user's cache. The sides take turns, one round at a time. Two jobs: `training`, with an evaluation in every
+round, and `exchange`, with one step on one row per client: what is left when there is next to nothing to compute.
 """
 
 import json

@@ -1,6 +1,6 @@
 """`fedspm bench round`: a round of training against the same tensor work with nothing around it.
 
-Both sides alternate within one run, one compute thread a worker; the median of the ratios of neighbours is reported.
+Both sides alternate within one run, one compute thread per worker; the median of the ratios of neighbours is reported.
 The bare side is what a round did, written down and done again on plain modules: the same passes of the same encoders
 over as many rows, forward only or with backward and an SGD step. No engine, clients, states, replies or averaging.
 Several workers are held against as many processes of bare work at a time: `python -m fedspm.bench.round`.

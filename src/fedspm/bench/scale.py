@@ -1,4 +1,4 @@
-"""`fedspm bench scale`: a round with 8 to 1,000 clients, with the same data in all and with the same data a client.
+"""`fedspm bench scale`: a round with 8 to 1,000 clients, with the same data in all and with the same data per client.
 
 Every size is measured in a process of its own, so that its peak of memory is its own: `python -m fedspm.bench.scale`.
 """

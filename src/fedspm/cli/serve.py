@@ -51,7 +51,7 @@ def export(
 def _export_site(run: str, site: Path, out: Path) -> None:
     from fedspm.engines.flower.site import SiteConfig
     from fedspm.engines.flower.site_store import Store
-    from fedspm.serve.export import AtSite, export_site
+    from fedspm.serve.export import SiteSnapshot, export_site
 
     config = SiteConfig.read(site)
     known = sorted(path.parent.name for path in config.state.glob("*/run.json"))
@@ -60,7 +60,7 @@ def _export_site(run: str, site: Path, out: Path) -> None:
     store = Store.of(config.state, run)
     shared, turn = store.last_shared()
     version = export_site(
-        AtSite(run, config.name, store.description(), turn, shared, store.newest()), out, config.encoders
+        SiteSnapshot(run, config.name, store.description(), turn, shared, store.newest()), out, config.encoders
     )
     say(f"node      {out}, version {version} (the router's must be the same), of site {config.name}")
     if turn < (rounds := store.description()["settings"]["rounds"]):
@@ -72,7 +72,7 @@ def _export_site(run: str, site: Path, out: Path) -> None:
 
 
 TOKEN_LINE = 'alice = "a token of 16 characters or more"'
-services = typer.Typer(no_args_is_help=True, help="Answer queries over HTTP: a router and a node a client.")
+services = typer.Typer(no_args_is_help=True, help="Answer queries over HTTP: a router and one node per client.")
 app.add_typer(services, name="serve")
 
 Host = Annotated[str, typer.Option(help="Address to listen on; beyond loopback only with TLS.")]
@@ -108,7 +108,8 @@ def node(
 ) -> None:
     """Answer for one client. Only the router talks to a node."""
     with _extra():
-        from fedspm.serve.http.guard import Listen, read_secret
+        from fedspm.serve.http.auth import read_secret
+        from fedspm.serve.http.listen import Listen
         from fedspm.serve.node import node_app
         from fedspm.serve.processes import log_to_stderr, serve
     listen = Listen(host, port, tls_cert, tls_key, tuple(allow_host or ())).checked(secret is not None, "--secret")
@@ -143,7 +144,9 @@ def router(
     """Route queries to the clients' nodes; the page is at /."""
     with _extra():
         from fedspm.serve.app import router_app
-        from fedspm.serve.http.guard import Limits, Listen, read_secret, read_table
+        from fedspm.serve.http.auth import read_secret, read_table
+        from fedspm.serve.http.limits import Limits
+        from fedspm.serve.http.listen import Listen
         from fedspm.serve.processes import log_to_stderr, serve
         from fedspm.serve.router import Router
     names = tuple(allow_host or ()), tuple(allow_origin or ())
@@ -179,8 +182,10 @@ def everything(
     """Router and all nodes on this machine, from a run folder; the page is at http://127.0.0.1:8000/."""
     with _extra():
         from fedspm.serve.app import router_app
-        from fedspm.serve.http.guard import Limits, Listen, read_table
-        from fedspm.serve.processes import log_to_stderr, nodes_of, serve
+        from fedspm.serve.http.auth import read_table
+        from fedspm.serve.http.limits import Limits
+        from fedspm.serve.http.listen import Listen
+        from fedspm.serve.processes import local_nodes, log_to_stderr, serve
         from fedspm.serve.router import Router
     from fedspm.runs.folder import Run
     from fedspm.serve.export import export, is_current
@@ -195,7 +200,7 @@ def everything(
             export(opened, bundle, false_alarms)
     log_to_stderr()
     callers = read_table(tokens, TOKEN_LINE) if tokens else None
-    with nodes_of(bundle, encoders) as (nodes, secret):
+    with local_nodes(bundle, encoders) as (nodes, secret):
         made = Router(
             bundle / "router",
             nodes,

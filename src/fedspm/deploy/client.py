@@ -1,6 +1,6 @@
 """The ClientApp for sites that run Flower's plain SuperNode, with `--node-config 'site="/path/to/site.toml"'`.
 
-It works, but slowly: Flower starts it anew for every message, from the code that the server sent (decision 0012).
+It works, but slowly: Flower starts it anew for every message, from the code that the server sent (decision 0008).
 """
 
 from pathlib import Path

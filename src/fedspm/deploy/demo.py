@@ -23,7 +23,7 @@ from fedspm.runs.lock import refuse_existing
 
 
 class Loopback:
-    """A SuperLink and its sites; every process can be started and stopped by itself."""
+    """A SuperLink and its sites on this machine, each a process that can be started and stopped by itself."""
 
     def __init__(self, folder: Path, processes: Processes):
         self.folder, self.processes = folder, processes
@@ -53,7 +53,7 @@ class Loopback:
 def loopback(
     federation: Federation, config: Config, folder: Path, algorithms: tuple[str, ...] = ()
 ) -> Iterator[Loopback]:
-    """Everything up and registered; everything down again at the end."""
+    """Start a SuperLink and one registered site per client; stop them all at the end."""
     refuse_existing(folder)
     private_folder(folder)
     make_certificates(folder / "server", ["fl.example.org"])  # as docs/deploy.md has it

@@ -18,7 +18,7 @@ ITSELF = ("localhost", "127.0.0.1")  # by which the SuperLink's own processes re
 
 
 def make_certificates(folder: Path, hosts: list[str]) -> None:
-    """ca.crt, which every site gets, and server.pem and server.key for these host names and addresses, and its own."""
+    """Write ca.crt, which every site gets, and server.pem and server.key, valid for these hosts and this machine."""
     known = [_alternative(host) for host in dict.fromkeys([*hosts, *ITSELF])]
     private_folder(folder)
     _refuse_existing(folder / "server.key")
@@ -45,7 +45,8 @@ def make_certificates(folder: Path, hosts: list[str]) -> None:
 
 
 def make_key(path: Path) -> Path:
-    """A site's key pair: `path`, which never leaves the site, and `path`.pub, which the server's operator registers."""
+    """Write a site's key pair: `path`, which never leaves the site, and `path`.pub, which the server's operator
+    registers. Returns the path of the latter."""
     _refuse_existing(path)
     path.parent.mkdir(parents=True, exist_ok=True)
     key = ec.generate_private_key(ec.SECP384R1())
@@ -65,7 +66,7 @@ def _plain(
 def _certificate(
     subject: x509.Name, issuer: x509.Name, key: ec.EllipticCurvePublicKey, signer: ec.EllipticCurvePublicKey
 ) -> x509.CertificateBuilder:
-    """What all certificates have: strict checks (RFC 5280) want both identifiers."""
+    """What all certificates have in common. Strict checks (RFC 5280) want both identifiers."""
     now = datetime.now(UTC)
     return (
         x509.CertificateBuilder()

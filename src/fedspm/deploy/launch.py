@@ -1,4 +1,4 @@
-"""Handing a run to a SuperLink, and following it."""
+"""Hands a run to a SuperLink, and follows it to its end."""
 
 import tempfile
 import time
@@ -33,7 +33,7 @@ APP = {
 
 
 def outcome_of(run: Path, attempt: str) -> Path:
-    """Where the ServerApp of an attempt leaves how it ended. Every attempt has a file of its own: the server of a
+    """The file in which the ServerApp of an attempt writes how it ended. Every attempt has its own: the server of a
     SuperLink that was killed ends a little later, when the next attempt may already have begun."""
     return run / f"outcome-{attempt}.json"
 
@@ -100,8 +100,8 @@ def follow(
     told: int = 0,
     silence: float = 300,
 ) -> None:
-    """Repeat what the server says after its first `told` lines until the attempt has ended; a failure becomes an error,
-    and so do `silence` seconds in which nobody works on the run."""
+    """Repeat what the server's log says, from line `told` on, until the attempt has ended. Raises an error if it
+    failed, or if nobody has worked on the run for `silence` seconds."""
     outcome = outcome_of(run, attempt)
     heard = time.monotonic()
     while True:
@@ -133,7 +133,7 @@ def _resuming(run: Path) -> str:
 
 
 def lines_of(run: Path) -> list[str]:
-    """What the server has said so far."""
+    """The lines of the server's log so far."""
     return (run / LOG).read_text("utf-8").splitlines() if (run / LOG).exists() else []
 
 

@@ -2,7 +2,7 @@
 
 Flower would start a fresh process for every message, which loads torch and the rows again, and would run in it the
 code that the server sent. Here the SuperNode hands its messages to a worker that stays (`--isolation process`): a
-message costs no start, and a site runs nothing but what is installed at the site. See docs/decisions/0012.
+message costs no start, and a site runs nothing but what is installed at the site. See docs/decisions/0008.
 """
 
 import os
@@ -25,23 +25,23 @@ from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, 
 
 from fedspm.base.threads import keep_freed_memory
 from fedspm.deploy.polling_patch import (
-    Patience,
+    Backoff,
     forget_messages_of_ended_runs,
-    look_for_messages_soon,
-    look_for_parts_soon,
+    poll_messages_sooner,
+    poll_parts_sooner,
 )
 from fedspm.engines.flower.site import Site, SiteConfig
 
 
 def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | None, port: int) -> None:
-    """Until it is stopped. Without certificates the connection is plain, which is for trying things out."""
+    """Run a site until it is stopped. Without certificates the connection is not encrypted: for trials only."""
     os.umask(0o077)  # whatever Flower writes is the site's own, too
     worker = Worker(Site(SiteConfig.read(site)), f"127.0.0.1:{port}")
-    worker.site.rows  # noqa: B018  (what is wrong with them is better said now)
+    worker.site.rows  # noqa: B018  (report now what is wrong with them)
     keep_freed_memory()
     threading.Thread(target=worker.run, name="fedspm-site", daemon=True).start()
-    look_for_messages_soon()
-    look_for_parts_soon()
+    poll_messages_sooner()
+    poll_parts_sooner()
     forget_messages_of_ended_runs()
     secure = ["--root-certificates", str(certificates)] if certificates else ["--insecure"]
     secure += ["--auth-supernode-private-key", str(key)] if key else []
@@ -50,7 +50,7 @@ def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | 
 
 
 class Worker:
-    """Takes the SuperNode's tasks, one after the other."""
+    """Answers the SuperNode's tasks, one after the other, and stays between them."""
 
     def __init__(self, site: Site, address: str):
         self.site, self._address = site, address
@@ -58,15 +58,15 @@ class Worker:
     def run(self) -> None:
         asking = self._client(RuntimeVersionHttpInterceptor(component_name="SuperExec"))
         wanted = AcquireTaskRequest(supported_task_types=[TaskType.CLIENT_APP])
-        patience = Patience()
+        backoff = Backoff()
         while True:
             try:
                 task = asking.AcquireTask(wanted)
                 if task.token:
                     self._take(task.token)
-                    patience.reset()
+                    backoff.reset()
                 else:
-                    patience.wait()
+                    backoff.wait()
             except Exception as error:  # the SuperNode is starting or stopping, or a message was withdrawn
                 print(f"fedspm: {error!r}", file=sys.stderr, flush=True)
                 time.sleep(1.0)

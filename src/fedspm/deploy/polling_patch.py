@@ -1,4 +1,4 @@
-"""Flower's waits, which have no settings: shorter where the next thing happens soon. See docs/decisions/0012."""
+"""Shorter waits between Flower's looks for messages and their parts, which have no setting. See docs/decisions/0008."""
 
 import time
 from collections.abc import Callable
@@ -9,11 +9,11 @@ from flwr.supercore.run import RunNotRunningException
 from flwr.supernode import start_client_internal
 
 GIVEN_UP = 600.0  # seconds after which a message is never complete: as long as a server waits by default
-SHORTEST, LONGEST, GROWTH = 0.05, 1.0, 1.5  # seconds between looks for a message: soon after the last one, then rarer
+SHORTEST, LONGEST, GROWTH = 0.05, 1.0, 1.5  # seconds between two looks for a message, and by what they grow
 
 
-class Patience:
-    """Short waits that grow while nothing happens: an exchange follows the last one soon, or not for long."""
+class Backoff:
+    """Waits from 0.05 s that grow to 1 s while nothing happens: the next exchange comes soon or much later."""
 
     def __init__(self) -> None:
         self.reset()
@@ -26,30 +26,30 @@ class Patience:
         self._next = min(self._next * GROWTH, LONGEST)
 
 
-class Brisk:
-    """In the place of `time` in Flower's main loop, which sleeps three seconds when there is no message."""
+class BackoffTime:
+    """Replacement for `time` in Flower's main loop: back-off from 0.05 to 1 s, where Flower sleeps three seconds."""
 
     def __init__(self) -> None:
-        self._patience = Patience()
+        self._backoff = Backoff()
 
     def sleep(self, seconds: float) -> None:
         if seconds < 3:  # it looks into its own memory for the site's reply: there was a message, another may follow
-            self._patience.reset()
-        self._patience.wait()
+            self._backoff.reset()
+        self._backoff.wait()
 
     def __getattr__(self, name: str) -> Any:
         return getattr(time, name)
 
 
-def look_for_messages_soon() -> None:
-    """In a SuperNode's process."""
-    start_client_internal.time = Brisk()  # type: ignore[assignment, attr-defined]
+def poll_messages_sooner() -> None:
+    """Call it in a SuperNode's process."""
+    start_client_internal.time = BackoffTime()  # type: ignore[assignment, attr-defined]
 
 
-def look_for_parts_soon() -> None:
-    """In a process that receives messages. They are announced before all of their parts have arrived, and Flower looks
-    for a missing part again after a second, then after two, four, …, for two hours. Parts of a message whose server was
-    killed never come, and a site that waits for them answers nobody else."""
+def poll_parts_sooner() -> None:
+    """Call it in a process that receives messages. They are announced before all of their parts have arrived, and
+    Flower looks for a missing part again after a second, then after two, four, …, for two hours. Parts of a message
+    whose server was killed never come, and a site that waits for them answers nobody else."""
     for pull in (pull_objects, pull_and_inflate_object_from_tree):
         defaults = pull.__kwdefaults__
         assert defaults is not None
@@ -57,22 +57,22 @@ def look_for_parts_soon() -> None:
 
 
 def forget_messages_of_ended_runs() -> None:
-    """In a SuperNode's process. When a run ends while one of its messages is on its way, Flower drops the message but
-    not its task: the end of a run is no `Exception` to it, and its clean-up catches nothing else. The site would take
-    that task, wait for parts that never come, and answer nobody else until it has given up."""
+    """Call it in a SuperNode's process. When a run ends while one of its messages is on its way, Flower drops the
+    message but not its task: the end of a run is no `Exception` to it, and its clean-up catches nothing else. The site
+    would take that task, wait for parts that never come, and answer nobody else until it has given up."""
     receive = start_client_internal._pull_and_store_message
 
     def receive_or_forget(*, pull_object: Any, confirm_message_received: Any, **others: Any) -> int | None:
         return receive(
-            pull_object=_failing_plainly(pull_object),
-            confirm_message_received=_failing_plainly(confirm_message_received),
+            pull_object=_as_ordinary_error(pull_object),
+            confirm_message_received=_as_ordinary_error(confirm_message_received),
             **others,
         )
 
     start_client_internal._pull_and_store_message = receive_or_forget  # type: ignore[assignment]
 
 
-def _failing_plainly(call: Callable[..., Any]) -> Callable[..., Any]:
+def _as_ordinary_error(call: Callable[..., Any]) -> Callable[..., Any]:
     def called(*arguments: Any) -> Any:
         try:
             return call(*arguments)

@@ -1,4 +1,4 @@
-"""Starting and stopping the processes of a federation, each by its own number."""
+"""Starts and stops the processes of a federation, each by its own number."""
 
 import os
 import re
@@ -21,8 +21,8 @@ CONNECTION = "fedspm"
 
 
 class Processes:
-    """Children in sessions of their own, with their output in files; all of them end with this object. What they write
-    (logs, Flower's databases) only its owner may read."""
+    """Child processes, each with its own process group and log file; all of them end with this object. Only their owner
+    may read what they write (logs, Flower's databases)."""
 
     def __init__(self, folder: Path):
         self.folder = folder
@@ -38,7 +38,7 @@ class Processes:
             self.stop(name)
 
     def start(self, name: str, command: list[str], home: Path) -> int:
-        """The number of a process that is told to be quiet and to keep Flower's files in `home`."""
+        """Start a process that keeps Flower's files in `home` and sends no telemetry; return its number."""
         with open(self.folder / f"{name}.log", "ab", opener=_private) as log:
             self.running[name] = subprocess.Popen(
                 command,
@@ -46,13 +46,13 @@ class Processes:
                 stderr=log,
                 stdin=subprocess.DEVNULL,
                 start_new_session=True,
-                env=quiet(home),
+                env=flower_environment(home),
                 umask=0o077,
             )
         return self.running[name].pid
 
     def stop(self, name: str, seconds: float = 10.0) -> None:
-        """Ask it to end, and everything that it started; then insist."""
+        """Ask the process and all that it started to end (SIGTERM); kill them if they have not after `seconds`."""
         process = self.running.pop(name)
         for how in (signal.SIGTERM, signal.SIGKILL):
             try:
@@ -66,7 +66,7 @@ class Processes:
         process.wait()
 
     def kill(self, name: str) -> None:
-        """As a power cut would."""
+        """End it without warning, as a power cut would."""
         process = self.running.pop(name)
         os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -81,7 +81,7 @@ def _private(path: str, flags: int) -> int:
     return os.open(path, flags, 0o600)
 
 
-def quiet(home: Path) -> dict[str, str]:
+def flower_environment(home: Path) -> dict[str, str]:
     """The environment of Flower's programs: no telemetry, nothing installed at run time, our own scripts first."""
     scripts = str(Path(sys.executable).parent)
     path = f"{scripts}{os.pathsep}{os.environ.get('PATH', '')}"
@@ -99,14 +99,14 @@ def connect(home: Path, superlink: str, certificates: Path | None) -> None:
 def flwr(home: Path, *arguments: str) -> str:
     """Call Flower's own command line."""
     command = [str(Path(sys.executable).parent / "flwr"), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=quiet(home))
+    done = subprocess.run(command, capture_output=True, text=True, check=False, env=flower_environment(home))
     if done.returncode:
-        raise FedSPMError(f"`flwr {arguments[0]}` failed: {plainly(done.stderr + done.stdout) or done.returncode}")
+        raise FedSPMError(f"`flwr {arguments[0]}` failed: {one_line(done.stderr + done.stdout) or done.returncode}")
     return done.stdout
 
 
-def plainly(said: str) -> str:
-    """What a program printed, on one line, without the boxes around it and without how it is called."""
+def one_line(said: str) -> str:
+    """What a program printed, on one line, without boxes and without its usage message."""
     lines = (re.sub(r"[─-╿]+", " ", line) for line in said.splitlines())
     words = " ".join(
         line for line in lines if not re.match(r"\s*(Usage:|Try |Using SuperLink|Error\s*$)", line)
@@ -115,6 +115,7 @@ def plainly(said: str) -> str:
 
 
 def wait_for_server(address: str, certificates: Path | None, seconds: float, processes: Processes) -> None:
+    """Return once the server accepts connections (over TLS, with certificates); an error if it does not in time."""
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=certificates) if certificates else None
     end = time.monotonic() + seconds

@@ -15,7 +15,7 @@ from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import write_atomically
 from fedspm.deploy.launch import LOG, outcome_of
-from fedspm.deploy.polling_patch import look_for_parts_soon
+from fedspm.deploy.polling_patch import poll_parts_sooner
 from fedspm.engines.flower.server import FlowerEngine
 from fedspm.engines.flower.transport import (
     Introduction,
@@ -42,7 +42,7 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Trains in the run folder that the run configuration names, and leaves there how it ended."""
+    """Train in the run folder that the run configuration names, and write there how it ended."""
     folder = Path(str(context.run_config["folder"]))
     left = outcome_of(folder, str(context.run_config["attempt"]))
     try:
@@ -78,7 +78,7 @@ class Log(Callback):
 
 
 def serve_run(grid: Grid, folder: Path, log: Log) -> None:
-    look_for_parts_soon()
+    poll_parts_sooner()
     torch.set_num_threads(1)  # as every engine: the bits must not depend on the machine's cores
     config = Run(folder).config
     run = Run(folder, config.encoders)  # which the operator has named, or allowed to resume with

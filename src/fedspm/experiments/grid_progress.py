@@ -127,7 +127,7 @@ class TimeLeft:
         self._left = {cell: cell.config.rounds - cell.rounds_done() for cell in cells}
         self._jobs = jobs
         self._last: dict[Cell, tuple[int, float]] = {}
-        self._pace: dict[str, float] = {}  # seconds a round, by method
+        self._pace: dict[str, float] = {}  # seconds per round, by method
 
     def rounds(self, cell: Cell) -> int:
         return self._left[cell]

@@ -1,7 +1,7 @@
 """What was spent of a client's privacy: the (ε, δ) of the noised replies that left it, by Opacus's accountant.
 
 Adjacency: all rows of one client against any others, as many. The server draws who takes part and sees every reply by
-itself, so being drawn hides nothing: a client pays in full for the rounds that it took part in. docs/decisions/0014.
+itself, so being drawn hides nothing: a client pays in full for the rounds that it took part in. docs/decisions/0010.
 """
 
 import warnings

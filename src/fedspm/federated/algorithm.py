@@ -139,7 +139,7 @@ class Algorithm(ABC):
         return {name: value for name, value in state.items() if name.split(".")[0] not in self.server_only}
 
     def sizes(self) -> dict[str, dict[str, int]]:
-        """Copies (1×, C×), parameters and multiply-adds a row of every encoder."""
+        """Copies (1×, C×), parameters and multiply-adds per row of every encoder."""
         return {
             encoder.role: {
                 "copies": encoder.copies,
@@ -319,6 +319,6 @@ class Algorithm(ABC):
 
 
 def _image_of(channels: Float[Tensor, " c"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, "1 c h w"]:
-    """A number a channel as an image that lies in memory like the rows: arithmetic with it is 2.5 times as fast."""
+    """One number per channel as an image that lies in memory as the rows do: arithmetic is 2.5 times as fast."""
     image = channels[None, :, None, None].expand(1, *x.shape[1:])
     return image.contiguous(memory_format=torch.channels_last)

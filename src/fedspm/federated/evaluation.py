@@ -167,7 +167,7 @@ def from_counts(counts: Mapping[str, Tensors], names: Sequence[str], routes: boo
 
 def _jobs(parts: Iterable[Part]) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
     """(home, x, y) of all rows in client order, in pieces; small clients share one, so that each encoder and each
-    client is asked once a piece and not once a client."""
+    client is asked once per piece and not once per client."""
     waiting: list[tuple[Tensor, Tensor, Tensor]] = []
     for i, part in enumerate(parts):
         for x, y in zip(chunks(part.x), chunks(part.y), strict=True):

@@ -24,7 +24,7 @@ class Predictor(Block):
     learning_rate: Annotated[float, Field(gt=0)] | Literal["auto"] = Field(
         "auto",
         description="at round 0; annealed to zero by a cosine over the horizon; auto: 0.01 for images, for vectors "
-        "by rows and rounds, at most 0.1 (docs/decisions/0016)",
+        "by rows and rounds, at most 0.1 (docs/decisions/0012)",
     )
     normalisation: Literal["group", "batch", "none"] = Field("group", description="normalisation inside the ResNet")
     grid: int = Field(4, ge=1, description="the ResNet averages its last maps to grid × grid; 1: to a point")
@@ -49,7 +49,7 @@ class EM(Strict):
 
 
 class Privacy(Strict):
-    """Clipping and noise on what leaves a client: docs/decisions/0014."""
+    """Clipping and noise on what leaves a client: docs/decisions/0010."""
 
     clip: Annotated[float, Field(gt=0)] | None = Field(
         None, description="S, longest update that leaves a client: L2 norm of the change of all parameters together"

@@ -65,7 +65,7 @@ def minimise(
 ) -> Tensors:
     """Local SGD with momentum that starts at zero: d ← μ d + g, φ ← φ − η d.
 
-    `objective` answers a loss a row; what is descended is their mean. Names in `fixed` are handed to it but not
+    `objective` answers one loss per row; what is descended is their mean. Names in `fixed` are handed to it but not
     descended (frozen parameters, and buffers of batch normalisation, which it updates in place). `scale` multiplies
     the gradient of the descended tensors it names. A tensor that a batch does not reach has g = 0 there, and goes on
     in its direction.

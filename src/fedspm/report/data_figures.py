@@ -80,7 +80,7 @@ def label_distribution(panels: Mapping[str, np.ndarray], names: Sequence[str], c
 
 
 def mixing_by_alpha(panels: Mapping[str, np.ndarray], names: Sequence[str]) -> Figure:
-    """A panel a title: true mixing weights, a bar a client."""
+    """One panel per title: true mixing weights, one bar per client."""
     width = max(2.2, 0.3 * min(len(names), 24))
     figure = Figure(figsize=(width * len(panels) + 1.3, 2.6), layout="constrained")
     grid = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]

@@ -8,55 +8,19 @@ from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request, Response
 from fastapi.responses import FileResponse
-from pydantic import BaseModel, Field
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from fedspm.serve.answers import Answer, Answers
 from fedspm.serve.bundle import TENSORS
-from fedspm.serve.http.errors import speaking
-from fedspm.serve.http.guard import HEADERS, Declined
-from fedspm.serve.router import How, Router
+from fedspm.serve.http.errors import HEADERS, Problem, add_error_handlers
+from fedspm.serve.http.problem import HTTPProblem
+from fedspm.serve.router import QueryOptions, Router
 from fedspm.version import __version__
 
 PAGE = Path(__file__).with_name("page")
 PAGES = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
 log = logging.getLogger("fedspm.serve")
-
-
-class Answer(BaseModel):
-    """What is said of one row."""
-
-    client: str = Field(description="whom the row resembles most")
-    posterior: dict[str, float] = Field(description="P(client | x)")
-    components: list[float] = Field(description="P(component | x) inside the client that answered")
-    novel: bool | None = Field(description="true: the row resembles nobody; null: the bundle is not calibrated")
-    novelty: float | None = Field(description="share of known rows that look less novel")
-    warning: str | None = Field(None, description="there if the row is novel")
-    answered_by: str | None = Field(None, description="who answered; in a blend, who had the largest share")
-    weights: dict[str, float] | None = Field(None, description="everybody who answered, with their share")
-    fallback: bool | None = Field(None, description="true if the client that was meant did not answer")
-    prediction: str | int | float | bool | None = Field(None, description="the likeliest class")
-    probabilities: dict[str, float] | None = Field(None, description="P(class | x)")
-    means: str | int | float | bool | None = Field(
-        None, description="where label names are permuted by construction: the class that the prediction stands for"
-    )
-    in_words: str | None = Field(None, description="there if they are: whose name the prediction is, and for what")
-    view: str | None = Field(None, description="with view=true: the image as the model sees it, a data URL")
-    seconds: float | None = Field(None, description="time inside the router, if one row was asked for")
-
-
-class Answers(BaseModel):
-    """What is said of a batch."""
-
-    answers: list[Answer]
-    seconds: float
-
-
-class Problem(BaseModel):
-    """Why a request was refused."""
-
-    error: str
-
 
 NAMED_X = "one tensor, named x; the metadata `columns`, a JSON list, may name its columns"
 BODY: dict[str, Any] = {
@@ -105,39 +69,41 @@ View = Annotated[bool, Query(description="send the image back as the model sees 
 
 
 def router_app(router: Router, samples: Path | None = None) -> FastAPI:
-    app = FastAPI(title="FedSPM router", version=__version__, docs_url=None, redoc_url=None, lifespan=router.living)
-    app.add_middleware(Watching, router=router)
-    _queries(speaking(app), router)
+    """The HTTP API of a router, and its page, which offers the PNG files in `samples` as examples."""
+    app = FastAPI(title="FedSPM router", version=__version__, docs_url=None, redoc_url=None, lifespan=router.lifespan)
+    app.add_middleware(RequestLog, router=router)
+    add_error_handlers(app)
+    _queries(app, router)
     _service(app, router)
     _page(app, router, samples)
     return app
 
 
 def _queries(app: FastAPI, router: Router) -> None:
-    async def answered(request: Request, how: How) -> Response:
-        router.callers.admit(request)
+    async def answered(request: Request, options: QueryOptions) -> Response:
+        router.admit(request)
         if router.stopping:
-            raise Declined(503, "the router is shutting down; try again later", {"retry-after": "1"})
-        return _json(await router.answer(request, how))
+            raise HTTPProblem(503, "the router is shutting down; try again later", {"retry-after": "1"})
+        return _json(await router.answer(request, options))
 
     @app.post("/v1/predict", summary="Route rows and predict", **ANSWER)
     async def predict(request: Request, mode: Mode = "best", top: Top = 3, view: View = False) -> Response:
-        return await answered(request, How(mode, top, view))
+        return await answered(request, QueryOptions(mode, top, view))
 
     @app.post("/v1/route", summary="Route rows, without a prediction", **ANSWER)
     async def route(request: Request, view: View = False) -> Response:
-        return await answered(request, How(view=view, predict=False))
+        return await answered(request, QueryOptions(view=view, predict=False))
 
 
 def _service(app: FastAPI, router: Router) -> None:
     @app.get("/v1/clients", summary="Clients and the health of their nodes", responses={401: {"model": Problem}})
     async def clients(request: Request) -> Response:
-        router.callers.admit(request)
+        router.admit(request)
         return _json(router.clients())
 
     @app.get("/v1/model", summary="What is served", responses={401: {"model": Problem}})
     async def model(request: Request) -> Response:
-        router.callers.admit(request)
+        router.admit(request)
         card = router.current.model.card
         kept = {"version", "shape", "range", "classes", "columns", "names", "false_alarms"}
         limits = {"body": router.limits.body, "batch": router.limits.batch, "pixels": router.limits.pixels}
@@ -153,14 +119,14 @@ def _service(app: FastAPI, router: Router) -> None:
     @app.get("/readyz", summary="Can queries be answered?", responses={503: {"model": Problem}})
     async def readyz() -> dict[str, str]:
         if router.stopping:
-            raise Declined(503, "the router is shutting down")
+            raise HTTPProblem(503, "the router is shutting down")
         if not any(node.up for node in router.dispatcher.nodes):
-            raise Declined(503, "no node is up")
+            raise HTTPProblem(503, "no node is up")
         return {"status": "ready", "version": router.current.model.card.version}
 
     @app.get("/metrics", summary="Metrics in Prometheus format", responses={401: {"model": Problem}})
     async def metrics(request: Request) -> Response:
-        router.callers.admit(request)
+        router.admit(request)
         router.clients()  # sets the gauges of the nodes
         return router.metrics.response()
 
@@ -172,14 +138,14 @@ def _page(app: FastAPI, router: Router, samples: Path | None) -> None:
 
     @app.get("/v1/samples", include_in_schema=False)
     async def names(request: Request) -> Response:
-        router.callers.admit(request)
+        router.admit(request)
         return _json(list(known))
 
     @app.get("/v1/samples/{name}", include_in_schema=False)
     async def sample(request: Request, name: str) -> Response:
-        router.callers.admit(request)
+        router.admit(request)
         if name not in known:
-            raise Declined(404, f"there is no sample {name!r}")
+            raise HTTPProblem(404, f"there is no sample {name!r}")
         return FileResponse(known[name])
 
 
@@ -194,8 +160,9 @@ def _json(content: Any) -> Response:
     return Response(to_json(content), media_type="application/json")
 
 
-class Watching:
-    """Headers on every reply, and a line in the log: path, status, size and time. Nothing of the query itself."""
+class RequestLog:
+    """Writes one line per request to the log (path, status, size and time, nothing of the query itself), counts it, and
+    adds the security headers to the reply."""
 
     def __init__(self, app: ASGIApp, router: Router):
         self._app = app

@@ -1,4 +1,4 @@
-"""Micro-batches: whatever comes in while one batch is computed is the next batch. Nobody waits for a timer."""
+"""Micro-batches: queries that arrive while one batch is computed form the next batch. Nobody waits for a timer."""
 
 import asyncio
 import time
@@ -14,8 +14,8 @@ FEW, BRIEF = 4, 0.003  # rows, seconds
 
 
 class Worker:
-    """A thread that computes while the event loop serves others. A few rows are computed at once, on the loop, as long
-    as that is brief: with a small network, threads that wake each other would be a good part of the time."""
+    """A thread that computes while the event loop serves others. A few rows are computed on the loop itself as long as
+    that is brief: with a small network, switching threads would take a good part of the time."""
 
     def __init__(self, name: str):
         self._thread = one_core_threads(1, name)
@@ -38,7 +38,7 @@ class Worker:
 
 
 class Batcher(Generic[Question, Answer]):
-    """One batch at a time, of at most `most` rows or of one question; the rows of a question stay together."""
+    """Computes one batch at a time: a question, or several of at most `most` rows. Questions are not split."""
 
     def __init__(
         self,
@@ -63,7 +63,7 @@ class Batcher(Generic[Question, Answer]):
         return await future
 
     def abandon(self, error: Exception) -> None:
-        """Whoever waits gets this error now."""
+        """Raise this error now for everybody who waits."""
         for _, future in (*self._computed, *self._waiting):
             if not future.done():
                 future.set_exception(error)

@@ -1,11 +1,11 @@
-"""A bundle: what a router and what the node of each client need of a run, in a folder each.
+"""A bundle: one folder with what a router needs of a run, and one folder per client with what its node needs.
 
     BUNDLE/router/         router.json, router.safetensors
     BUNDLE/clients/NAME/   node.json, node.safetensors
 
-The router has no head; a node has nothing of the other clients; neither has a row of anybody's data. All folders of one
-export carry the same `version`, and the router asks a node for the version it routed with. A card says which tensors it
-goes with, so that a folder which is half copied is never taken for a whole one.
+The router has no head, a node has nothing of the other clients, and neither has a row of anybody's data. All folders of
+one export carry the same `version`, and the router asks a node for the version that it routed with. A card holds the
+hash of its tensors, so that a folder which is half copied is never used.
 """
 
 import hashlib
@@ -43,7 +43,7 @@ SUM = 1e-3  # by which probabilities of a probe may miss one
 
 
 class Card(Strict):
-    """What the JSON file of a folder says: everything but the tensors."""
+    """The JSON file of a folder: everything but the tensors."""
 
     format: int
     version: str
@@ -72,17 +72,33 @@ class Card(Strict):
 
 
 @dataclass(frozen=True)
-class Sight:
-    """What the router sees in some rows."""
+class RoutingResult:
+    """What the router found out about some rows: whom they resemble, and how novel they are."""
 
     features: Tensors  # the router's half of the embedding, which a node goes on from
     posterior: Float[Tensor, "n m"]
     components: Float[Tensor, "n m c"]
     novelty: Float[Tensor, " n"] | None  # share of known rows that look less novel; None without calibration
 
+    def split(self, sizes: list[int]) -> "list[RoutingResult]":
+        """The results of the queries that were routed as one batch, each with so many rows."""
+        if len(sizes) == 1:
+            return [self]
+        features = {name: value.split(sizes) for name, value in self.features.items()}
+        novelty = [None] * len(sizes) if self.novelty is None else self.novelty.split(sizes)
+        parts = zip(self.posterior.split(sizes), self.components.split(sizes), novelty, strict=True)
+        return [
+            RoutingResult({name: pieces[k] for name, pieces in features.items()}, *part) for k, part in enumerate(parts)
+        ]
+
+    def without_novelty(self, rows: list[int]) -> "RoutingResult":
+        """The result of these rows alone, as far as a node needs it."""
+        features = {name: value[rows] for name, value in self.features.items()}
+        return RoutingResult(features, self.posterior[rows], self.components[rows], None)
+
 
 @dataclass(frozen=True)
-class Served(ABC):
+class ServedModel(ABC):
     """One folder of a bundle, loaded."""
 
     card: Card
@@ -96,7 +112,7 @@ class Served(ABC):
         return algorithm
 
     def require_answers(self) -> None:
-        """Refuse what does not answer a probe, the mean of all rows, with finite probabilities of the right shape."""
+        """Refuse a model that does not answer the mean of all rows with finite probabilities of the right shape."""
         _ = self.algorithm  # an encoder that cannot be built says so itself
         try:
             self._require_probabilities()
@@ -119,12 +135,12 @@ class Served(ABC):
         """What is answered, under its name, and the shape that it must have."""
 
 
-class RouterModel(Served):
+class RouterModel(ServedModel):
     def _probe(self) -> list[tuple[str, Tensor, tuple[int, ...]]]:
-        sight, clients = self.look(mean_row(self.tensors, self.card.shape)), len(self.card.names)
+        result, clients = self.route(mean_row(self.tensors, self.card.shape)), len(self.card.names)
         return [
-            ("P(client | x)", sight.posterior, (1, clients)),
-            ("P(component | x)", sight.components, (1, clients, self.card.settings.components)),
+            ("P(client | x)", result.posterior, (1, clients)),
+            ("P(component | x)", result.components, (1, clients, self.card.settings.components)),
         ]
 
     @cached_property
@@ -132,7 +148,7 @@ class RouterModel(Served):
         return Novelty.out_of(self.tensors)
 
     @torch.no_grad()
-    def look(self, x: Float[Tensor, "n *shape"]) -> Sight:
+    def route(self, x: Float[Tensor, "n *shape"]) -> RoutingResult:
         """Whom the rows resemble (eq. 10), in which component, and whether they resemble anybody."""
         x = self.algorithm.standardise(self.tensors, x)
         features = self.algorithm.routing_view(self.tensors, x)
@@ -142,10 +158,10 @@ class RouterModel(Served):
         novelty = None
         if self.novelty:
             novelty = self.novelty.share_below(x, features)
-        return Sight(features, torch.softmax(scores, dim=1), components, novelty)
+        return RoutingResult(features, torch.softmax(scores, dim=1), components, novelty)
 
 
-class NodeModel(Served):
+class NodeModel(ServedModel):
     def _probe(self) -> list[tuple[str, Tensor, tuple[int, ...]]]:
         features = {name: torch.zeros(1, *shape) for name, shape in self.card.features.items()}
         answer = self.answer(mean_row(self.tensors, self.card.shape), features)
@@ -171,6 +187,7 @@ def load_router(folder: Path, encoders: Collection[str] = ()) -> RouterModel:
 
 
 def load_node(folder: Path, encoders: Collection[str] = ()) -> NodeModel:
+    """As `load_router`, for the folder of one client."""
     return NodeModel(*_load(folder, "node", encoders))
 
 
@@ -198,6 +215,7 @@ def _load(folder: Path, kind: str, encoders: Collection[str]) -> tuple[Card, Ten
 
 
 def version_of(parts: list[Tensors]) -> str:
+    """The version of an export: 16 digits of a hash of all its tensors."""
     digest = hashlib.sha256()
     for part in parts:
         digest.update(pack(part))
@@ -208,7 +226,7 @@ def version_of(parts: list[Tensors]) -> str:
 
 
 def pack(tensors: Mapping[str, Tensor]) -> bytes:
-    """By way of NumPy, which takes a third of the time for a few rows, unless it does not know the numbers."""
+    """Tensors as safetensors bytes. For a few rows NumPy takes a third of the time, but it does not know bfloat16."""
     kept = dict(sorted(plain(tensors).items()))
     if any(tensor.dtype is torch.bfloat16 for tensor in kept.values()):
         return bytes(safetensors.torch.save(kept))
@@ -216,11 +234,12 @@ def pack(tensors: Mapping[str, Tensor]) -> bytes:
 
 
 def packed_rows(x: Float[Tensor, "n *shape"], features: Tensors) -> bytes:
-    """Rows on their way to a node. Images are laid out channels last, and go as they lie in memory."""
+    """Rows and features as a node gets them. Images are channels last in memory, and are sent in that order."""
     return pack(features | ({"images": x.permute(0, 2, 3, 1)} if x.ndim == 4 else {"x": x}))
 
 
 def unpacked_rows(content: bytes) -> tuple[Tensor, Tensors]:
+    """The rows and the router's features that `packed_rows` packed."""
     tensors = unpack(content)
     if "images" in tensors and tensors["images"].ndim == 4:
         return tensors.pop("images").permute(0, 3, 1, 2), tensors

@@ -13,41 +13,42 @@ from torch import Tensor
 from fedspm.base.errors import FedSPMError
 from fedspm.data.arrays import in_order, named_columns
 
-AT_ONCE, BYTES = 256, 8 * 2**20  # rows of a request and their bytes: a router takes twice that
+AT_ONCE, BYTES = 256, 8 * 2**20  # rows of a request and their bytes: half of what a router takes
 FILES = 16  # image files of a request: their pixels count together, before they are scaled down
-Rows = Any  # an array or a table of rows, or one row, or the path of an image, or a list of paths
+Queries = Any  # an array or a table of rows, or one row, or the path of an image, or a list of paths
 
 
 class Connection:
-    """Asks a router. Rows are arrays as the clients have them (uint8 images are divided by 255), or image files. The
+    """Asks a router. Queries are arrays as the clients have them (uint8 images are divided by 255), or image files. The
     columns of a table (a DataFrame, or a row of it) are matched by name, as `FederatedClassifier.predict` does."""
 
     def __init__(self, url: str, token: str | None = None, seconds: float = 30.0, authority: str | Path | None = None):
         try:
             import httpx
 
-            from fedspm.serve.http.guard import require_plain, trusted
+            from fedspm.serve.http.auth import require_plain
+            from fedspm.serve.http.tls import trust_context
         except ImportError as error:
             raise FedSPMError(f"the client needs {error.name}; pip install 'fedspm[serve]'") from error
         headers = {"authorization": f"Bearer {require_plain(token, 'the token')}"} if token else {}
         self._url = url
-        self._http = httpx.Client(base_url=url, headers=headers, timeout=seconds, verify=trusted(authority))
+        self._http = httpx.Client(base_url=url, headers=headers, timeout=seconds, verify=trust_context(authority))
         self._broken: type[Exception] = httpx.HTTPError
 
-    def predict(self, x: Rows, mode: str = "best", top: int = 3) -> np.ndarray:
+    def predict(self, x: Queries, mode: str = "best", top: int = 3) -> np.ndarray:
         """(n,): labels, after routing."""
         return np.asarray([answer["prediction"] for answer in self.ask(x, mode, top)])
 
-    def predict_proba(self, x: Rows, mode: str = "best", top: int = 3) -> np.ndarray:
+    def predict_proba(self, x: Queries, mode: str = "best", top: int = 3) -> np.ndarray:
         """(n, K): class probabilities, after routing."""
         return np.asarray([list(answer["probabilities"].values()) for answer in self.ask(x, mode, top)])
 
-    def route(self, x: Rows) -> np.ndarray:
+    def route(self, x: Queries) -> np.ndarray:
         """(n, m): P(client | x)."""
         return np.asarray([list(answer["posterior"].values()) for answer in self._post("/v1/route", x, {})])
 
-    def ask(self, x: Rows, mode: str = "best", top: int = 3) -> list[dict[str, Any]]:
-        """Everything that the router says, a dict a row."""
+    def ask(self, x: Queries, mode: str = "best", top: int = 3) -> list[dict[str, Any]]:
+        """Everything that the router says: one dict per row."""
         return self._post("/v1/predict", x, {"mode": mode, "top": top})
 
     def clients(self) -> list[dict[str, Any]]:
@@ -64,7 +65,7 @@ class Connection:
     def __exit__(self, *_: object) -> None:
         self.close()
 
-    def _post(self, path: str, x: Rows, parameters: dict[str, Any]) -> list[dict[str, Any]]:
+    def _post(self, path: str, x: Queries, parameters: dict[str, Any]) -> list[dict[str, Any]]:
         found: list[dict[str, Any]] = []
         x, columns = self._in_order(x)
         for piece in _pieces(x):
@@ -76,7 +77,7 @@ class Connection:
             found += content.get("answers", [content])
         return found
 
-    def _in_order(self, x: Rows) -> tuple[Rows, Sequence[str] | None]:
+    def _in_order(self, x: Queries) -> tuple[Queries, Sequence[str] | None]:
         """Named columns as the model has them now, and their names, which go with the rows: the router may have
         swapped in another model by then."""
         if hasattr(x, "to_frame") and hasattr(x, "index"):  # a row of a table
@@ -105,7 +106,7 @@ def connect(
     return Connection(url, token, seconds, authority)
 
 
-def _pieces(x: Rows) -> Iterator[Tensor | Sequence[str | Path]]:
+def _pieces(x: Queries) -> Iterator[Tensor | Sequence[str | Path]]:
     """As many rows as a router takes at once. A single row is a vector, or has few channels: it stays whole."""
     x = [x] if isinstance(x, str | Path) else x
     if isinstance(x, Sequence) and x and all(isinstance(each, str | Path) for each in x):

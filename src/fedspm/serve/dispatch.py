@@ -1,6 +1,6 @@
 """Whom the router asks: the best client's node first, the next best if it is down or slow.
 
-Who gets which row is worked out with NumPy: on a few rows a call takes a microsecond, one of PyTorch's ten.
+NumPy works out who gets which row: on a few rows one of its calls takes a microsecond, one of PyTorch's ten.
 """
 
 import asyncio
@@ -20,31 +20,31 @@ from torch import Tensor
 from fedspm.base.errors import FedSPMError
 from fedspm.base.tensors import Tensors
 from fedspm.serve.batching import Batcher
-from fedspm.serve.bundle import TENSORS, Sight, packed_rows, unpack
-from fedspm.serve.http.guard import Declined
+from fedspm.serve.bundle import TENSORS, RoutingResult, packed_rows, unpack
+from fedspm.serve.http.problem import HTTPProblem
 from fedspm.serve.node import AT_ONCE, VERSION, Health
 from fedspm.serve.transport import NodeFailed, Transport
 
 PROBE_EVERY = 2.0  # seconds between two looks at a node; queries themselves show sooner that one is gone
 PROBE_DOWN_EVERY = 0.25
 PROBE_PATIENCE = 2.0
-HURRIED = 0.75  # of the time that a node is given: who waited less and in vain has not seen it fail
+PATIENT_SHARE = 0.75  # of the time that a node is given; a query that waited less in vain does not mark it as down
 TRIED = -1.0  # in the place of a posterior: this client has failed for this row
 LONGEST_REASON = 200  # characters of what a node says that go on to the log
-LIGHTEST = 1e-3  # a client with less of the posterior is not asked for a blend
+SMALLEST_SHARE = 1e-3  # a client with less of the posterior is not asked for a blend
 log = logging.getLogger("fedspm.serve")
 
-Rows = Int[np.ndarray, " _"]  # which rows of a query
+RowNumbers = Int[np.ndarray, " _"]  # which rows of a query
 
 
 @dataclass(frozen=True)
 class Question:
-    """Some rows of a query: `rows` says which, so that they are copied once, on their way out."""
+    """Some rows of a query. `rows` holds their numbers, so that they are copied only once, when they are sent."""
 
     version: str
     x: Tensor
     features: Tensors
-    rows: Rows
+    rows: RowNumbers
 
 
 class RemoteNode:
@@ -69,7 +69,7 @@ class RemoteNode:
         except NodeFailed as error:
             self._down(str(error))
         except TimeoutError:
-            if patience > HURRIED * self._patience:  # a query that had little time left says nothing about the node
+            if patience > PATIENT_SHARE * self._patience:
                 self._down(f"no answer within {patience:.2f} seconds")
         return None
 
@@ -80,8 +80,8 @@ class RemoteNode:
     async def _post_version(self, version: str, questions: list[Question]) -> dict[int, np.ndarray]:
         mine = [each for each in questions if each.version == version]
         rows = [each.rows for each in mine]
-        features = {name: taken([each.features[name] for each in mine], rows) for name in mine[0].features}
-        content = packed_rows(taken([each.x for each in mine], rows), features)
+        features = {name: gather_rows([each.features[name] for each in mine], rows) for name in mine[0].features}
+        content = packed_rows(gather_rows([each.x for each in mine], rows), features)
         headers = {"content-type": TENSORS, VERSION: version}
         reply = await self._send("POST", "/v1/answer", self._patience, content, headers)
         ends = np.cumsum([len(each.rows) for each in mine])
@@ -142,12 +142,16 @@ class RemoteNode:
 
 
 @dataclass(frozen=True)
-class Answered:
+class Prediction:
+    """Class probabilities of some rows, and whose they are."""
+
     probabilities: Float[np.ndarray, "n k"]
-    weights: list[dict[int, float]]  # a row: the clients that answered, and how much of the answer is theirs
+    weights: list[dict[int, float]]  # of each row: the clients that answered, and how much of the answer is theirs
 
 
 class Dispatcher:
+    """Asks the nodes of one bundle's clients."""
+
     def __init__(self, nodes: list[RemoteNode]):
         self.nodes = nodes  # in client order
 
@@ -157,15 +161,15 @@ class Dispatcher:
         up = [node for node in self.nodes if node.up]
         return bool(up) and all(version in node.versions for node in up)
 
-    async def best(self, version: str, x: Tensor, sight: Sight, deadline: float) -> Answered:
+    async def best(self, version: str, x: Tensor, result: RoutingResult, deadline: float) -> Prediction:
         """Every row by its best client that answers. An attempt may take half of the time that is left."""
-        untried = sight.posterior.numpy().copy()
+        untried = result.posterior.numpy().copy()
         probabilities: np.ndarray | None = None
         answered_by = np.full(len(x), -1)
         while len(waiting := np.flatnonzero(answered_by < 0)):
             left = deadline - time.monotonic()
             groups = _by_client(waiting, self._next(untried[waiting], left))
-            asked = [self._ask(client, rows, version, x, sight, left / 2) for client, rows in groups.items()]
+            asked = [self._ask(client, rows, version, x, result, left / 2) for client, rows in groups.items()]
             for (client, rows), answer in zip(groups.items(), await asyncio.gather(*asked), strict=True):
                 untried[rows, client] = TRIED
                 if answer is not None:
@@ -174,19 +178,19 @@ class Dispatcher:
                     probabilities[rows] = answer
                     answered_by[rows] = client
         assert probabilities is not None
-        return Answered(probabilities, [{client: 1.0} for client in answered_by.tolist()])
+        return Prediction(probabilities, [{client: 1.0} for client in answered_by.tolist()])
 
-    async def blend(self, version: str, x: Tensor, sight: Sight, deadline: float, top: int) -> Answered:
+    async def blend(self, version: str, x: Tensor, result: RoutingResult, deadline: float, top: int) -> Prediction:
         """Σ_i P(i | x) P_i(k | x) over the `top` likeliest clients that answer."""
-        posterior = sight.posterior.numpy()
+        posterior = result.posterior.numpy()
         likeliest = np.argsort(-posterior, axis=1, kind="stable")[:, :top]
         wanted: Bool[np.ndarray, "n m"] = np.zeros(posterior.shape, dtype=bool)
         np.put_along_axis(wanted, likeliest, True, axis=1)
-        wanted &= posterior >= LIGHTEST
+        wanted &= posterior >= SMALLEST_SHARE
         asked = [i for i in np.flatnonzero(wanted.any(0)).tolist() if self.nodes[i].up]
         chosen = [np.flatnonzero(wanted[:, i]) for i in asked]
         patience = (deadline - time.monotonic()) / 2
-        jobs = [self._ask(i, rows, version, x, sight, patience) for i, rows in zip(asked, chosen, strict=True)]
+        jobs = [self._ask(i, rows, version, x, result, patience) for i, rows in zip(asked, chosen, strict=True)]
         parts: list[dict[int, np.ndarray]] = [{} for _ in range(len(x))]
         for i, rows, answer in zip(asked, chosen, await asyncio.gather(*jobs), strict=True):
             if answer is not None:
@@ -194,19 +198,19 @@ class Dispatcher:
                     parts[row][i] = said
         missing = [row for row, part in enumerate(parts) if not part]
         if missing:
-            rest = await self.best(version, x[missing], _rows(sight, missing), deadline)
+            rest = await self.best(version, x[missing], result.without_novelty(missing), deadline)
             for row, answer, who in zip(missing, rest.probabilities, rest.weights, strict=True):
                 parts[row] = dict.fromkeys(who, answer)
         weights = [_shares({i: float(posterior[row, i]) for i in part}) for row, part in enumerate(parts)]
         mixed = [sum(weights[row][i] * answer for i, answer in part.items()) for row, part in enumerate(parts)]
-        return Answered(np.stack(mixed), weights)
+        return Prediction(np.stack(mixed), weights)
 
     async def _ask(
-        self, client: int, rows: Rows, version: str, x: Tensor, sight: Sight, patience: float
+        self, client: int, rows: RowNumbers, version: str, x: Tensor, result: RoutingResult, patience: float
     ) -> np.ndarray | None:
-        """In pieces that a node takes."""
+        """One client's class probabilities of these rows, asked for in pieces that a node takes; None if it failed."""
         pieces = [rows[start : start + AT_ONCE] for start in range(0, len(rows), AT_ONCE)]
-        asked = [self.nodes[client].ask(Question(version, x, sight.features, piece), patience) for piece in pieces]
+        asked = [self.nodes[client].ask(Question(version, x, result.features, piece), patience) for piece in pieces]
         answers = [answer for answer in await asyncio.gather(*asked) if answer is not None]
         return np.concatenate(answers) if len(answers) == len(pieces) else None
 
@@ -218,7 +222,7 @@ class Dispatcher:
         if exhausted or left <= 0:
             down = ", ".join(node.name for node in self.nodes if not node.up) or "none"
             why = "no node could answer" if exhausted else "no node answered in time"
-            raise Declined(503, f"{why} (down: {down}); try again later", {"retry-after": "1"})
+            raise HTTPProblem(503, f"{why} (down: {down}); try again later", {"retry-after": "1"})
         client: np.ndarray = preferred.argmax(1)
         return client
 
@@ -231,9 +235,9 @@ def _reason(reply: bytes) -> str:
         return "no reason given"
 
 
-def taken(tensors: list[Tensor], rows: list[Rows]) -> Tensor:
-    """The given rows of each, one after the other, copied once and as they lie in memory: images are channels last,
-    where plain indexing goes pixel by pixel."""
+def gather_rows(tensors: list[Tensor], rows: list[RowNumbers]) -> Tensor:
+    """The given rows of each tensor, one after the other. They are copied once, in the order of memory: images are
+    channels last, and plain indexing would copy them pixel by pixel."""
     images = tensors[0].ndim == 4
     stored = [each.permute(0, 2, 3, 1) if images else each for each in tensors]
     found = stored[0].new_empty(sum(map(len, rows)), *stored[0].shape[1:])
@@ -242,17 +246,12 @@ def taken(tensors: list[Tensor], rows: list[Rows]) -> Tensor:
     return found.permute(0, 3, 1, 2) if images else found
 
 
-def _by_client(rows: Rows, client: Int[np.ndarray, " _"]) -> dict[int, Rows]:
+def _by_client(rows: RowNumbers, client: Int[np.ndarray, " _"]) -> dict[int, RowNumbers]:
     """The rows of every client that has some."""
     return {i: rows[client == i] for i in np.unique(client).tolist()}
 
 
-def _rows(sight: Sight, rows: list[int]) -> Sight:
-    features = {name: value[rows] for name, value in sight.features.items()}
-    return Sight(features, sight.posterior[rows], sight.components[rows], None)
-
-
 def _shares(weights: dict[int, float]) -> dict[int, float]:
-    """They sum to one; alike, where those who answered have none of the posterior."""
+    """Weights scaled to sum to one; equal shares if they are all zero."""
     total = sum(weights.values())
     return {client: weight / total if total else 1 / len(weights) for client, weight in weights.items()}

@@ -1,4 +1,4 @@
-"""From a run to a bundle. Across sites the server writes the router's folder, and every site that of its own node."""
+"""From a run to a bundle. Across sites the server writes the router's folder, and every site writes its own node's."""
 
 from collections.abc import Collection
 from dataclasses import dataclass
@@ -85,7 +85,7 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
 
 
 @dataclass(frozen=True)
-class AtSite:
+class SiteSnapshot:
     """What a site has of a run on its disk."""
 
     run: str
@@ -96,9 +96,9 @@ class AtSite:
     private: Tensors
 
 
-def export_site(kept: AtSite, out: Path, encoders: Collection[str] = ()) -> str:
-    """At a site: the folder of its own node. Its version follows from what the router has too. The server chose the
-    encoders; from outside this package only these may be imported."""
+def export_site(kept: SiteSnapshot, out: Path, encoders: Collection[str] = ()) -> str:
+    """At a site: write the folder of its own node. Returns the version, which is the router's too, because both have
+    the same shared parameters. The server chose the encoders; from outside the package only `encoders` are imported."""
     _require_nothing_else(out, ["node.json", "node.safetensors"])
     if not kept.shared:
         raise FedSPMError(f"this site has not got a model of run {kept.run} yet: no round was trained")
@@ -156,6 +156,7 @@ def is_current(run: Run, out: Path, false_alarms: float) -> bool:
 
 
 def servable(algorithm: Algorithm, name: str) -> Servable:
+    """The algorithm, if a router and nodes can answer for it; otherwise an error that says why not."""
     if not algorithm.routes:
         raise FedSPMError(
             f"{name} cannot be exported: it has no model of x, so a router would not know whom to ask; "
@@ -173,7 +174,7 @@ def servable(algorithm: Algorithm, name: str) -> Servable:
 
 
 def _require_nothing_else(out: Path, written: list[str]) -> None:
-    """Refuse a folder with anything beyond what an export has `written` there: it would be gone without a word."""
+    """Refuse a folder that holds anything besides what an export has `written` there, because it would be deleted."""
     if out.exists() and not out.is_dir():
         raise FedSPMError(f"{out} is a file, not a folder; choose another name")
     ours = {path for pattern in written for path in out.glob(pattern)}
@@ -188,7 +189,7 @@ def _require_nothing_else(out: Path, written: list[str]) -> None:
 
 
 def _written(bundle: Path) -> list[str]:
-    """Patterns of what an export has written there. Which nodes, its router says: those of sites may lie beside it."""
+    """Patterns of what an export has written there. The router's card says which nodes: a site's may lie beside it."""
     if not (bundle / "router" / "router.json").exists():
         return []
     try:

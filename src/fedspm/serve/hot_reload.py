@@ -8,19 +8,19 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from fedspm.base.errors import FedSPMError
-from fedspm.serve.bundle import Served
+from fedspm.serve.bundle import ServedModel
 
 LOOK_EVERY = 0.5  # seconds
-Model = TypeVar("Model", bound=Served)
+Model = TypeVar("Model", bound=ServedModel)
 log = logging.getLogger("fedspm.serve")
 
 
-async def at_once(model: Served) -> bool:
+async def always_ready(model: ServedModel) -> bool:
     return True
 
 
-class Current(Generic[Model]):
-    """The model of the newest bundle and the one before it: what began with the old one ends with it."""
+class ReloadableModel(Generic[Model]):
+    """The model of the newest bundle, and the one before it: queries that began with the old model end with it."""
 
     def __init__(self, folder: Path, load: Callable[[Path], Model]):
         self._folder = folder
@@ -37,13 +37,14 @@ class Current(Generic[Model]):
     def versions(self) -> list[str]:
         return [each.card.version for each in (self.model, self._before) if each]
 
-    async def watch(self, ready: Callable[[Model], Awaitable[bool]] = at_once) -> None:
+    async def watch(self, ready: Callable[[Model], Awaitable[bool]] = always_ready) -> None:
         """Swap in a bundle that appears in the folder, once `ready` says so. Runs until it is cancelled."""
         while True:
             await asyncio.sleep(LOOK_EVERY)
-            await self.look(ready)
+            await self.refresh(ready)
 
-    async def look(self, ready: Callable[[Model], Awaitable[bool]] = at_once) -> None:
+    async def refresh(self, ready: Callable[[Model], Awaitable[bool]] = always_ready) -> None:
+        """Load a bundle that has appeared in the folder since the last look, and swap it in if it is `ready`."""
         if (stamp := self._stamped()) not in (None, self._stamp):
             self._coming = None
             try:
@@ -63,7 +64,7 @@ class Current(Generic[Model]):
         self._coming = None
 
     def _answering(self, model: Model) -> Model:
-        """The model, if it answers a probe: built now, not by the first query."""
+        """The model, if it answers a probe. It is built here, so that the first query need not wait for that."""
         try:
             model.require_answers()
         except FedSPMError as error:

@@ -24,7 +24,7 @@ class NodeMetrics:
         self._add(registry)
 
     def _add(self, registry: CollectorRegistry) -> None:
-        """More of them, in a router."""
+        """Register further metrics; a router has some."""
 
     @contextmanager
     def timed(self) -> Iterator[None]:

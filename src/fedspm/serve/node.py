@@ -19,9 +19,11 @@ from fedspm.base.tensors import Tensors
 from fedspm.data.arrays import as_input
 from fedspm.serve.batching import Batcher, Worker
 from fedspm.serve.bundle import TENSORS, NodeModel, load_node, pack, unpacked_rows
-from fedspm.serve.hot_reload import Current
-from fedspm.serve.http.errors import speaking
-from fedspm.serve.http.guard import Declined, bearer, read_body
+from fedspm.serve.hot_reload import ReloadableModel
+from fedspm.serve.http.auth import bearer
+from fedspm.serve.http.errors import add_error_handlers
+from fedspm.serve.http.limits import read_body
+from fedspm.serve.http.problem import HTTPProblem
 from fedspm.serve.metrics import NodeMetrics
 
 AT_ONCE = 256  # rows whose activations stay in the cache
@@ -32,6 +34,8 @@ log = logging.getLogger("fedspm.serve")
 
 @dataclass(frozen=True)
 class Task:
+    """Rows that a router asked about, and the model of the version that it asked for."""
+
     model: NodeModel
     x: Tensor
     features: Tensors
@@ -48,27 +52,28 @@ class Health(BaseModel):
 
 class Node:
     def __init__(self, folder: Path, secret: str | None, encoders: Collection[str] = ()):
-        self.current = Current(folder, partial(load_node, encoders=encoders))
+        self.current = ReloadableModel(folder, partial(load_node, encoders=encoders))
         self.metrics = NodeMetrics()
         self._secret = secret
         self._worker = Worker("answer")
         self._batcher = Batcher(self._answer, lambda task: len(task.x), AT_ONCE, self.metrics.batch_rows.observe)
 
     async def answer(self, request: Request) -> Tensor:
+        """Class probabilities of the rows in the request, by the version of the model that the router used."""
         if not self._admits(request):
-            raise Declined(
+            raise HTTPProblem(
                 401, "only the router may ask this node; give the shared secret", {"www-authenticate": "Bearer"}
             )
         version = request.headers.get(VERSION, "")
         model = self.current.of_version(version)
         if model is None:
-            raise Declined(409, f"this node has version {' and '.join(self.current.versions())}, not {version!r}")
+            raise HTTPProblem(409, f"this node has version {' and '.join(self.current.versions())}, not {version!r}")
         x, features = unpacked_rows(await read_body(request, LARGEST))
         try:
             task = Task(model, as_input(x, model.card.shape), features)
             return await self._batcher.ask(task)
         except (FedSPMError, KeyError, RuntimeError, ValueError) as error:
-            raise Declined(422, f"the rows do not fit this node: {str(error).splitlines()[0]}") from error
+            raise HTTPProblem(422, f"the rows do not fit this node: {str(error).splitlines()[0]}") from error
 
     def health(self, request: Request) -> Health:
         return Health(
@@ -91,7 +96,7 @@ class Node:
         return list(tasks[0].model.answer(x, features).split([len(task.x) for task in tasks]))
 
     @asynccontextmanager
-    async def living(self, app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
         watching = asyncio.create_task(self.current.watch())
         yield
         watching.cancel()
@@ -101,7 +106,8 @@ class Node:
 def node_app(folder: Path, secret: str | None = None, encoders: Collection[str] = ()) -> FastAPI:
     """`encoders` from outside this package may be imported, and no others."""
     node = Node(folder, secret, encoders)
-    app = speaking(FastAPI(title="FedSPM node", docs_url=None, redoc_url=None, openapi_url=None, lifespan=node.living))
+    app = FastAPI(title="FedSPM node", docs_url=None, redoc_url=None, openapi_url=None, lifespan=node.lifespan)
+    add_error_handlers(app)
 
     async def answer(request: Request) -> Response:
         with node.metrics.timed():

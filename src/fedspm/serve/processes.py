@@ -1,4 +1,4 @@
-"""Processes: one server, or a router with all its nodes on this machine, restarted when they die."""
+"""Processes: one server, or all nodes of a router on this machine, which are started again when they die."""
 
 import logging
 import multiprocessing
@@ -22,8 +22,8 @@ from fedspm.base.errors import FedSPMError
 from fedspm.base.ports import free_port
 from fedspm.base.threads import keep_freed_memory
 from fedspm.serve.bundle import load_router
-from fedspm.serve.http.guard import Listen
 from fedspm.serve.http.hosts import KnownHosts
+from fedspm.serve.http.listen import Listen
 from fedspm.serve.node import node_app
 
 DRAIN = 30  # seconds that requests have to end when a process is told to stop
@@ -35,10 +35,11 @@ log = logging.getLogger("fedspm.serve")
 
 def serve(app: FastAPI, listen: Listen) -> None:
     """Answer until SIGINT or SIGTERM, then finish what has begun."""
-    server_of(app, listen).run()
+    make_server(app, listen).run()
 
 
-def server_of(app: FastAPI, listen: Listen) -> uvicorn.Server:
+def make_server(app: FastAPI, listen: Listen) -> uvicorn.Server:
+    """A uvicorn server that refuses unknown hosts and origins before the app sees the request."""
     keep_freed_memory()
     torch.set_num_threads(1)  # of the event loop, which computes a few rows itself; more have a worker
     config = uvicorn.Config(
@@ -67,8 +68,9 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 
 
 @contextmanager
-def nodes_of(bundle: Path, encoders: Collection[str] = ()) -> Iterator[tuple[dict[str, str], str]]:
-    """A process a client on loopback: their addresses and the secret that they share with the router."""
+def local_nodes(bundle: Path, encoders: Collection[str] = ()) -> Iterator[tuple[dict[str, str], str]]:
+    """Run one node per client on loopback, each in its own process. Yields their addresses and the secret that they
+    share with the router."""
     card = load_router(bundle / "router", encoders).card
     if not card.folders:
         raise FedSPMError(
@@ -76,25 +78,28 @@ def nodes_of(bundle: Path, encoders: Collection[str] = ()) -> Iterator[tuple[dic
             "start `fedspm serve node` at every site and `fedspm serve router` here"
         )
     secret = secrets.token_urlsafe(32)
-    crew = [Keeper(bundle / "clients" / folder, free_port(), secret, encoders) for folder in card.folders]
+    supervisors = [
+        NodeSupervisor(bundle / "clients" / folder, free_port(), secret, encoders) for folder in card.folders
+    ]
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that what follows `yield` runs
 
     def keep() -> None:
         while not stop.is_set():
-            wait([keeper.sentinel for keeper in crew if keeper.running], LOOK_EVERY)  # until one dies
-            for keeper in crew:
-                keeper.revive()
+            wait([each.sentinel for each in supervisors if each.running], LOOK_EVERY)  # until one dies
+            for supervisor in supervisors:
+                supervisor.revive()
 
     try:
-        for keeper in crew:
-            keeper.start()
+        for supervisor in supervisors:
+            supervisor.start()
         threading.Thread(target=keep, daemon=True).start()
-        yield {name: f"http://127.0.0.1:{keeper.port}" for name, keeper in zip(card.names, crew, strict=True)}, secret
+        addresses = [f"http://127.0.0.1:{supervisor.port}" for supervisor in supervisors]
+        yield dict(zip(card.names, addresses, strict=True)), secret
     finally:
         stop.set()
-        for keeper in crew:
-            keeper.stop()
+        for supervisor in supervisors:
+            supervisor.stop()
 
 
 def next_pause(pause: float, lasted: float) -> float:
@@ -102,7 +107,7 @@ def next_pause(pause: float, lasted: float) -> float:
     return 0.0 if lasted >= STEADY else min(max(1.0, 2 * pause), LONGEST_PAUSE)
 
 
-class Keeper:
+class NodeSupervisor:
     """Keeps the process of one node alive. Processes come from a server that has imported PyTorch once for all."""
 
     def __init__(self, folder: Path, port: int, secret: str, encoders: Collection[str] = ()):
@@ -164,7 +169,7 @@ def _node(folder: Path, port: int, secret: str, encoders: Collection[str], watch
     os.setsid()  # Ctrl-C is for the router, which drains first
     log_to_stderr(logging.WARNING)
     try:
-        server = server_of(node_app(folder, secret, encoders), Listen(port=port))
+        server = make_server(node_app(folder, secret, encoders), Listen(port=port))
     except FedSPMError as error:
         log.error("the node in %s does not start: %s", folder, error)
         sys.exit(1)

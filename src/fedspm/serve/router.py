@@ -17,28 +17,28 @@ from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.threads import one_core_threads
-from fedspm.data.heterogeneity import own_name
 from fedspm.data.images import encode_png
 from fedspm.federated.evaluation import require_finite_answers
+from fedspm.serve.answers import Answer, Answers, build_answers
 from fedspm.serve.batching import Batcher, Worker
-from fedspm.serve.bundle import Card, RouterModel, Sight, load_router
-from fedspm.serve.dispatch import Answered, Dispatcher, RemoteNode
-from fedspm.serve.hot_reload import Current
-from fedspm.serve.http.guard import Callers, Declined, Limits, read_table
+from fedspm.serve.bundle import Card, RouterModel, RoutingResult, load_router
+from fedspm.serve.dispatch import Dispatcher, Prediction, RemoteNode
+from fedspm.serve.hot_reload import ReloadableModel
+from fedspm.serve.http.auth import BearerTokens, read_table
+from fedspm.serve.http.limits import Limits, RateLimiter
+from fedspm.serve.http.problem import HTTPProblem
 from fedspm.serve.http.request_body import read_query
 from fedspm.serve.metrics import RouterMetrics
-from fedspm.serve.transport import Http, Transport
+from fedspm.serve.transport import HttpTransport, Transport
 
 DEADLINE = 10.0  # seconds that an answer may take
-ROUNDING = 1e-6  # of a share in single precision
-LOOKED_AT_ONCE = 1024  # rows; many, so that each node gets a large part of them
-WARNING = "this query resembles the data of no client; do not rely on the answer"
+ROWS_AT_ONCE = 1024  # many, so that each node gets a large part of them
 NODE_LINE = 'north = "https://north.example:8001"'
 log = logging.getLogger("fedspm.serve")
 
 
 @dataclass(frozen=True)
-class How:
+class QueryOptions:
     """What a caller asked for besides the rows."""
 
     mode: Literal["best", "blend"] = "best"
@@ -48,9 +48,11 @@ class How:
 
 
 @dataclass(frozen=True)
-class Looked:
+class RoutedQuery:
+    """What the router found out about the rows of a query, and the model that it used."""
+
     model: RouterModel
-    sight: Sight
+    result: RoutingResult
 
 
 class Router:
@@ -67,71 +69,74 @@ class Router:
         transport: Transport | None = None,
         encoders: Collection[str] = (),  # from outside this package, that may be imported
     ):
-        self.current = Current(folder, partial(load_router, encoders=encoders))
+        self.current = ReloadableModel(folder, partial(load_router, encoders=encoders))
         self.limits = limits or Limits()
-        self.callers = Callers(tokens or {}, self.limits.rate)
+        self._tokens = BearerTokens(tokens or {})
+        self._rate = RateLimiter(self.limits.rate)
         self.metrics = RouterMetrics()
         self.deadline = deadline
         self.stopping = False
-        self._transport = transport or Http(secret, authority)
+        self._transport = transport or HttpTransport(secret, authority)
         self._addresses = nodes  # a file is read again when a bundle brings a client that is not known yet
         self._nodes: dict[str, RemoteNode] = {}
         self._meet(self.current.model.card)
-        self._worker = Worker("look")
+        self._worker = Worker("route")
         self._readers = one_core_threads(2, "read")
-        self._batcher = Batcher(self._look, len, LOOKED_AT_ONCE, self.metrics.batch_rows.observe)
+        self._batcher = Batcher(self._route, len, ROWS_AT_ONCE, self.metrics.batch_rows.observe)
         self._waiting = 0
+
+    def admit(self, request: Request) -> None:
+        """Let the request pass, or refuse it: who asks must be known and must not ask too often."""
+        self._rate.admit(self._tokens.identify(request))
 
     # -- one request -------------------------------------------------------------------------------------------------
 
-    async def answer(self, request: Request, how: How) -> dict[str, Any]:
+    async def answer(self, request: Request, options: QueryOptions) -> Answer | Answers:
+        """Read the rows, route them, let the clients' nodes predict, and say what came of it."""
         began = time.monotonic()
         query = await read_query(request, self.current.model.card, self.limits, self._readers)
         deadline = time.monotonic() + self.deadline  # a slow line is not the nodes' fault
         if self._waiting + len(query.x) > self.limits.waiting:
-            raise Declined(503, f"{self._waiting} rows are waiting already; try again later", {"retry-after": "1"})
+            raise HTTPProblem(503, f"{self._waiting} rows are waiting already; try again later", {"retry-after": "1"})
         self._waiting += len(query.x)
         self.metrics.waiting.set(self._waiting)
         try:
-            looked = await self._batcher.ask(query.x)
-            _require_finite(looked.sight.posterior, "P(client | x)")
-            _require_finite(looked.sight.components, "P(component | x)")
-            answered = await self._predict(query.x, looked, how, deadline) if how.predict else None
+            routed = await self._batcher.ask(query.x)
+            _require_finite(routed.result.posterior, "P(client | x)")
+            _require_finite(routed.result.components, "P(component | x)")
+            prediction = await self._predict(query.x, routed, options, deadline) if options.predict else None
         finally:
             self._waiting -= len(query.x)
             self.metrics.waiting.set(self._waiting)
-        answers = replies(looked, answered)
+        answers = build_answers(routed.model.card, routed.result, prediction)
         self._count(answers)
-        seconds = {"seconds": round(time.monotonic() - began, 6)}
+        seconds = round(time.monotonic() - began, 6)
         if not query.single:
-            return {"answers": answers} | seconds
-        view = {"view": _data_url(query.x[0])} if how.view and len(looked.model.card.shape) == 3 else {}
-        return answers[0] | view | seconds
+            return Answers(answers=answers, seconds=seconds)
+        (answer,) = answers
+        if options.view and len(routed.model.card.shape) == 3:
+            answer["view"] = _data_url(query.x[0])
+        answer["seconds"] = seconds
+        return answer
 
-    async def _predict(self, x: Tensor, looked: Looked, how: How, deadline: float) -> Answered:
-        version, nodes = looked.model.card.version, self._dispatcher_of(looked.model.card)
-        if how.mode == "blend":
-            answered = await nodes.blend(version, x, looked.sight, deadline, how.top)
+    async def _predict(self, x: Tensor, routed: RoutedQuery, options: QueryOptions, deadline: float) -> Prediction:
+        version, nodes = routed.model.card.version, self._dispatcher_of(routed.model.card)
+        if options.mode == "blend":
+            prediction = await nodes.blend(version, x, routed.result, deadline, options.top)
         else:
-            answered = await nodes.best(version, x, looked.sight, deadline)
-        _require_finite(torch.from_numpy(answered.probabilities), "P(class | x)")
-        return answered
+            prediction = await nodes.best(version, x, routed.result, deadline)
+        _require_finite(torch.from_numpy(prediction.probabilities), "P(class | x)")
+        return prediction
 
-    async def _look(self, questions: list[Tensor]) -> list[Looked]:
+    async def _route(self, questions: list[Tensor]) -> list[RoutedQuery]:
         return await self._worker.compute(sum(map(len, questions)), partial(self._compute, questions))
 
-    def _compute(self, questions: list[Tensor]) -> list[Looked]:
+    def _compute(self, questions: list[Tensor]) -> list[RoutedQuery]:
         model, sizes = self.current.model, [len(x) for x in questions]
-        sight = model.look(questions[0] if len(questions) == 1 else torch.cat(questions))
-        if len(questions) == 1:
-            return [Looked(model, sight)]
-        names = list(sight.features)
-        features = zip(*(sight.features[name].split(sizes) for name in names), strict=True)
-        novelty = [None] * len(sizes) if sight.novelty is None else sight.novelty.split(sizes)
-        parts = zip(features, sight.posterior.split(sizes), sight.components.split(sizes), novelty, strict=True)
-        return [Looked(model, Sight(dict(zip(names, f, strict=True)), p, c, v)) for f, p, c, v in parts]
+        result = model.route(questions[0] if len(questions) == 1 else torch.cat(questions))
+        return [RoutedQuery(model, part) for part in result.split(sizes)]
 
-    def _count(self, answers: list[dict[str, Any]]) -> None:
+    def _count(self, answers: list[Answer]) -> None:
         self.metrics.rows.inc(len(answers))
         for answer in answers:
             if answer["novel"]:
@@ -151,11 +156,13 @@ class Router:
         return Dispatcher([self._nodes[name] for name in card.names])
 
     def _meet(self, card: Card) -> list[RemoteNode]:
-        """Nodes of clients that were not there before."""
+        """Make the nodes of clients that were not there before, and return them."""
         new = [name for name in card.names if name not in self._nodes]
         known = read_table(self._addresses, NODE_LINE) if isinstance(self._addresses, Path) else self._addresses
         if missing := [name for name in new if name not in known]:
-            raise FedSPMError(f"there is no address of the node of {missing[0]!r}; nodes.toml needs a line a client")
+            raise FedSPMError(
+                f"there is no address of the node of {missing[0]!r}; nodes.toml needs one line per client"
+            )
         made = [RemoteNode(name, known[name], self._transport, self.deadline / 2) for name in new]
         self._nodes |= {node.name: node for node in made}
         return made
@@ -163,7 +170,7 @@ class Router:
     # -- the service -------------------------------------------------------------------------------------------------
 
     def clients(self) -> list[dict[str, Any]]:
-        """Everybody's name, share and health."""
+        """Name, share of the rows and health of every client; also sets the gauge of nodes that are up."""
         card: Card = self.current.model.card
         found = []
         for name, count, node in zip(card.names, card.counts, self.dispatcher.nodes, strict=True):
@@ -181,7 +188,8 @@ class Router:
         return found
 
     @asynccontextmanager
-    async def living(self, app: FastAPI) -> AsyncIterator[None]:
+    async def lifespan(self, app: FastAPI) -> AsyncIterator[None]:
+        """While the app runs: watch the nodes, and take up a new bundle once all nodes that are up have it."""
         waiting_for = ""
 
         async def ready(model: RouterModel) -> bool:
@@ -207,59 +215,11 @@ class Router:
         self._readers.shutdown()
 
 
-def replies(looked: Looked, answered: Answered | None) -> list[dict[str, Any]]:
-    """One reply a row: who was meant and who answered, what, and how sure the system is of both."""
-    card, sight = looked.model.card, looked.sight
-    labels = [str(label) for label in card.classes]
-    meant = sight.posterior.argmax(1).tolist()
-    who = meant if answered is None else [max(weights, key=weights.__getitem__) for weights in answered.weights]
-    components = sight.components[torch.arange(len(who)), who].tolist()
-    novelty = [None] * len(who) if sight.novelty is None else sight.novelty.tolist()
-    found: list[dict[str, Any]] = []
-    for row, posterior in enumerate(sight.posterior.tolist()):
-        new = novelty[row]
-        novel = None if new is None or card.false_alarms is None else new >= 1 - card.false_alarms - ROUNDING
-        reply = {
-            "client": card.names[meant[row]],
-            "posterior": dict(zip(card.names, posterior, strict=True)),
-            "components": components[row],
-            "novel": novel,
-            "novelty": new,
-        }
-        found.append(reply | ({"warning": WARNING} if novel else {}))
-    if answered is not None:
-        best = answered.probabilities.argmax(1).tolist()
-        for row, probabilities in enumerate(answered.probabilities.tolist()):
-            weights = answered.weights[row]
-            found[row] |= {
-                "answered_by": card.names[who[row]],
-                "weights": {card.names[i]: weight for i, weight in weights.items()},
-                "fallback": meant[row] not in weights,
-                "prediction": card.classes[best[row]],
-                "probabilities": dict(zip(labels, probabilities, strict=True)),
-            }
-            found[row] |= _meaning(card, found[row], best[row])
-    return found
-
-
-def _meaning(card: Card, reply: Mapping[str, Any], label: int) -> dict[str, Any]:
-    """Where every client has label names of its own: what the prediction stands for in the likeliest component."""
-    client, prediction = reply["answered_by"], reply["prediction"]
-    if card.meanings is None or client not in card.meanings:
-        return {}
-    if len(reply["weights"]) > 1:
-        return {"means": None, "in_words": f"{prediction}, a blend of clients with label names of their own"}
-    components = reply["components"]
-    known = card.meanings[client][components.index(max(components))]
-    means = None if known is None else card.classes[known[label]]
-    return {"means": means, "in_words": own_name(client, prediction, means)}
-
-
 def _require_finite(found: Tensor, what: str) -> None:
     try:
         require_finite_answers(found, what)
     except FedSPMError as error:
-        raise Declined(422, str(error)) from error
+        raise HTTPProblem(422, str(error)) from error
 
 
 def _data_url(x: Tensor) -> str:

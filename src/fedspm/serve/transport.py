@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 import aiohttp
 
-from fedspm.serve.http.guard import trusted
+from fedspm.serve.http.tls import trust_context
 
 KEPT = 30.0  # seconds; a node closes a connection later than that
 
@@ -25,12 +25,12 @@ class Transport(Protocol):
     async def close(self) -> None: ...
 
 
-class Http:
+class HttpTransport:
     """HTTP with the shared secret, and TLS where the address says https."""
 
     def __init__(self, secret: str | None, authority: Path | None):
         self._headers = {"authorization": f"Bearer {secret}"} if secret else {}
-        self._trusted = trusted(authority)
+        self._trusted = trust_context(authority)
         self._session: aiohttp.ClientSession | None = None
 
     async def send(

@@ -21,7 +21,7 @@ from fedspm.serve.client import _body
 from fedspm.serve.export import export
 from fedspm.serve.node import node_app
 from fedspm.serve.router import Router
-from serving import Switchboard, trained
+from serving import Switchboard, ask, trained
 from small import toy_rows
 
 COLUMNS = ["age", 'the "pressure"', "Größe", "a", "b", "c"]
@@ -182,8 +182,6 @@ def test_names_that_are_no_list_of_names_are_refused(tabled, columns):
 
 
 def test_objects_need_a_model_with_names(served):
-    from test_guard import ask
-
     async def act(http, router, board):
         return await http.post("/v1/predict", json={"x": {"age": 63}})
 

@@ -9,10 +9,10 @@ from fastapi import FastAPI
 from commands import fedspm
 from fedspm.base.errors import FedSPMError
 from fedspm.serve.app import router_app
-from fedspm.serve.http.guard import Listen
 from fedspm.serve.http.hosts import KnownHosts
+from fedspm.serve.http.listen import Listen
 from fedspm.serve.node import node_app
-from fedspm.serve.processes import server_of
+from fedspm.serve.processes import make_server
 from fedspm.serve.router import Router
 
 ROW = {"x": [0.0] * 6}
@@ -25,7 +25,7 @@ def status(listen, headers, method="GET", path="/healthz"):
     app.post("/v1/predict")(lambda: {})
 
     async def act():
-        transport = httpx.ASGITransport(server_of(app, listen).config.app)
+        transport = httpx.ASGITransport(make_server(app, listen).config.app)
         async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1") as http:
             reply = await http.request(method, path, headers=headers)
         if reply.status_code != 200:
@@ -149,7 +149,7 @@ def test_router_and_nodes_are_served_behind_it(served):
 
         async def act(app=app):
             listen = Listen(hosts=("north",))
-            transport = httpx.ASGITransport(server_of(app, listen).config.app)
+            transport = httpx.ASGITransport(make_server(app, listen).config.app)
             async with httpx.AsyncClient(transport=transport) as http:
                 paths = ("healthz", "metrics")
                 names = ("north:8001", "evil.example")

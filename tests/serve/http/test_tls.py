@@ -13,9 +13,9 @@ from fedspm.base.errors import FedSPMError
 from fedspm.base.ports import free_port
 from fedspm.serve.app import router_app
 from fedspm.serve.bundle import load_router
-from fedspm.serve.http.guard import Listen
+from fedspm.serve.http.listen import Listen
 from fedspm.serve.node import node_app
-from fedspm.serve.processes import server_of
+from fedspm.serve.processes import make_server
 from fedspm.serve.router import Router
 
 SECRET = "0123456789abcdef0123456789abcdef"
@@ -59,7 +59,7 @@ def test_everything_is_encrypted_and_checked(served, vectors, certificate):
 
     def start(app):
         port = free_port()
-        servers.append(server_of(app, Listen("127.0.0.1", port, *certificate)))
+        servers.append(make_server(app, Listen("127.0.0.1", port, *certificate)))
         threading.Thread(target=servers[-1].run, daemon=True).start()
         return f"https://127.0.0.1:{port}"
 

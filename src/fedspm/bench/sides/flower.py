@@ -57,5 +57,5 @@ def train(path: str, message: Message, context: Context) -> Message:
 
 @cache
 def at_worker(path: str) -> Job:
-    """Read once a process: the rows stay in memory."""
+    """Read once per process: the rows stay in memory."""
     return read(path)

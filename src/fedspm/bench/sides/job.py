@@ -20,7 +20,7 @@ Rows = tuple[Tensor, Tensor]
 
 @dataclass(frozen=True)
 class Job:
-    """FedAvg with as many rows at every client, all of them visited once a round; test rows, if any, are evaluated."""
+    """FedAvg with equally many rows at every client, each visited once per round; test rows, if any, are evaluated."""
 
     network: nn.Sequential  # the last layer is the head
     train: list[Rows]

@@ -31,7 +31,7 @@ ROWS = 512
 
 @dataclass(frozen=True)
 class Decoded:
-    """The arrays of a data set, a row an image, and what is to be said of them whenever they are loaded."""
+    """The arrays of a data set, one row per image, and what is to be said of them whenever they are loaded."""
 
     arrays: dict[str, np.ndarray]
     notes: list[str] = field(default_factory=list)

@@ -8,12 +8,12 @@ from fedspm.base.errors import FedSPMError
 PORTS = {"http": 80, "https": 443}
 
 
-class Place(NamedTuple):
+class Address(NamedTuple):
     host: str  # in small letters, without the brackets of IPv6 or a last dot
     port: int | None
 
 
-def place_of(authority: str) -> Place | None:
+def parse_authority(authority: str) -> Address | None:
     """The host and the port of HOST[:PORT]; None if it is something else."""
     try:
         parts = urlsplit(f"//{authority}")
@@ -22,38 +22,38 @@ def place_of(authority: str) -> Place | None:
         return None
     if not host or parts.netloc != authority or "@" in authority or not authority.isprintable() or " " in authority:
         return None
-    return Place(host.removesuffix("."), port)
+    return Address(host.removesuffix("."), port)
 
 
-def origin_of(text: str) -> tuple[str, Place] | None:
+def parse_origin(text: str) -> tuple[str, Address] | None:
     """Scheme, host and port of SCHEME://HOST[:PORT]; None if it is something else."""
     scheme, _, authority = text.partition("://")
-    place = place_of(authority)
-    if scheme not in PORTS or place is None:
+    address = parse_authority(authority)
+    if scheme not in PORTS or address is None:
         return None
-    return scheme, Place(place.host, place.port or PORTS[scheme])
+    return scheme, Address(address.host, address.port or PORTS[scheme])
 
 
-def is_same(origin: str, host: str) -> bool:
-    """Is this the origin of the service's own page? A proxy that ends TLS makes https of http, so the scheme may be
-    another."""
-    found, called = origin_of(origin), place_of(host)
+def is_same_origin(origin: str, host: str) -> bool:
+    """Is this the origin of the service's own page? The scheme may differ: a proxy may end TLS."""
+    found, called = parse_origin(origin), parse_authority(host)
     if found is None or called is None:
         return False
-    scheme, place = found
-    return place == Place(called.host, called.port or PORTS[scheme])
+    scheme, address = found
+    return address == Address(called.host, called.port or PORTS[scheme])
 
 
-def named_host(text: str) -> str:
-    """The host that an operator names; IPv6 with or without its brackets."""
-    place = place_of(f"[{text}]" if text.count(":") > 1 and text[0] != "[" else text)
-    if place is None or "*" in text:
+def allowed_host(text: str) -> str:
+    """The host that an operator gives with --allow-host; IPv6 with or without its brackets."""
+    address = parse_authority(f"[{text}]" if text.count(":") > 1 and text[0] != "[" else text)
+    if address is None or "*" in text:
         raise FedSPMError(f"--allow-host {text!r} is no host; give a name or an address, for instance north.example")
-    return place.host
+    return address.host
 
 
-def named_origin(text: str) -> tuple[str, Place]:
-    found = origin_of(text)
+def allowed_origin(text: str) -> tuple[str, Address]:
+    """Scheme, host and port of the origin that an operator gives with --allow-origin."""
+    found = parse_origin(text)
     if found is None or "*" in text:
         raise FedSPMError(f"--allow-origin {text!r} is no origin; give one such as https://north.example:8443")
     return found

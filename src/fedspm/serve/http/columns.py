@@ -11,7 +11,7 @@ from torch import Tensor
 from fedspm.base.errors import FedSPMError
 from fedspm.data.arrays import places
 from fedspm.serve.bundle import HEADER
-from fedspm.serve.http.guard import Declined
+from fedspm.serve.http.problem import HTTPProblem
 
 KEY = "columns"  # of the metadata of tensors: a JSON list of names, as the Python client sends it
 NAMELESS = "the columns of this model have no names; send a row as a list of its numbers"
@@ -19,16 +19,17 @@ MIXED = "all rows of x must be either lists of numbers or objects with a number 
 
 
 def header_limit(columns: Sequence[str] | None) -> int:
-    """Bytes that the header of a tensor needs whose columns are named: each quote is escaped twice."""
-    return HEADER + 4 * len(written(columns))
+    """Bytes that a safetensors header may have: those of a nameless one, and room for the names with every quote
+    escaped twice."""
+    return HEADER + 4 * len(joined_names(columns))
 
 
-def written(columns: Sequence[str] | None) -> str:
-    """The names as JSON has them, one after the other."""
+def joined_names(columns: Sequence[str] | None) -> str:
+    """All names, quoted as in JSON, in one string: what a body that names every column must hold at least."""
     return "".join(map(json.dumps, columns or ()))
 
 
-def of_tensor(x: Tensor, metadata: dict[str, str], columns: Sequence[str] | None) -> Tensor:
+def tensor_in_order(x: Tensor, metadata: dict[str, str], columns: Sequence[str] | None) -> Tensor:
     """The tensor with its columns in the model's order, if the caller named them and the model knows names."""
     if columns is None or KEY not in metadata:
         return x
@@ -37,22 +38,22 @@ def of_tensor(x: Tensor, metadata: dict[str, str], columns: Sequence[str] | None
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(name, str) for name in found):
-        raise Declined(422, f"the metadata `{KEY}` must be a JSON list of names")
+        raise HTTPProblem(422, f"the metadata `{KEY}` must be a JSON list of names")
     if x.ndim not in (1, 2) or x.shape[-1] != len(found):
         values = x.shape[-1] if x.ndim else 0
-        raise Declined(422, f"the metadata `{KEY}` has {len(found)} names for rows of {values} values")
+        raise HTTPProblem(422, f"the metadata `{KEY}` has {len(found)} names for rows of {values} values")
     order = _order(columns, found, "x")
     return x if order == list(range(len(order))) else x[..., order]
 
 
-def of_objects(x: dict[str, Any] | list[Any], columns: Sequence[str] | None) -> np.ndarray:
+def rows_from_objects(x: dict[str, Any] | list[Any], columns: Sequence[str] | None) -> np.ndarray:
     """A row that was sent as a JSON object, or a list of such rows, in the model's order."""
     if columns is None:
-        raise Declined(422, NAMELESS)
+        raise HTTPProblem(422, NAMELESS)
     single = isinstance(x, dict)
     rows = [x] if single else x
     if not all(isinstance(row, dict) for row in rows):
-        raise Declined(422, MIXED)
+        raise HTTPProblem(422, MIXED)
     found = np.empty((len(rows), len(columns)))
     for j, row in enumerate(rows):
         where = "x" if single else f"x, row {j + 1}"
@@ -66,18 +67,18 @@ def _order(columns: Sequence[str], found: Sequence[str], where: str) -> list[int
     try:
         order = places(columns, found, where)
     except FedSPMError as error:
-        raise Declined(422, str(error)) from error
+        raise HTTPProblem(422, str(error)) from error
     if len(found) > len(columns):
         known = set(columns)
         other = next((name for name in found if name not in known), None)
         wrong = "a column is named twice" if other is None else f"the model was not trained on a column {other!r}"
-        raise Declined(422, f"{where}: {wrong}; leave it out")
+        raise HTTPProblem(422, f"{where}: {wrong}; leave it out")
     return order
 
 
 def _number(value: Any, name: str, where: str) -> float:
     if type(value) not in (int, float):  # a bool is an int to Python
-        raise Declined(422, f"{where}: {name!r} is not a number")
+        raise HTTPProblem(422, f"{where}: {name!r} is not a number")
     try:
         return float(value)
     except OverflowError:

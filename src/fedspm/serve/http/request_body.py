@@ -23,7 +23,8 @@ from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.images import SERVED, are_pixels, bytes_as_values, not_pixels, read_image
 from fedspm.serve.bundle import TENSORS, Card, unpack
 from fedspm.serve.http import columns
-from fedspm.serve.http.guard import Declined, Limits, read_body
+from fedspm.serve.http.limits import Limits, read_body
+from fedspm.serve.http.problem import HTTPProblem
 
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs bytes of what it cannot read
 SHORT = 32 * 1024  # bytes
@@ -38,8 +39,8 @@ class Query:
 
 
 async def read_query(request: Request, card: Card, limits: Limits, worker: Executor) -> Query:
-    """Whatever was sent, as rows; a body is unpacked by the worker, so that others are served meanwhile, unless it is
-    short. However short it is, an image may take long."""
+    """The rows of a request, in whichever form they were sent. The worker unpacks long bodies and all images (a short
+    file may be a large image), so that other requests are served meanwhile."""
     body = await read_body(request, limits.body)
     content_type = request.headers.get("content-type", "")
     kind = content_type.partition(";")[0].strip().lower()
@@ -53,7 +54,7 @@ async def read_query(request: Request, card: Card, limits: Limits, worker: Execu
     elif kind == TENSORS:
         read = partial(_tensors, body, card)
     else:
-        raise Declined(415, f"the content type is {kind!r}; known are {KNOWN}")
+        raise HTTPProblem(415, f"the content type is {kind!r}; known are {KNOWN}")
     checked = partial(_checked, read, card, limits)
     if kind in {"application/json", TENSORS} and len(body) <= SHORT:
         return checked()
@@ -64,14 +65,16 @@ def _checked(read: Callable[[], tuple[Any, bool]], card: Card, limits: Limits) -
     rows, single = read()
     if tuple(rows.shape[1:]) != card.shape:
         shape = list(rows.shape[1:] if single else rows.shape)
-        raise Declined(422, f"x has shape {shape}; a row has shape {list(card.shape)}, a batch one dimension more")
+        raise HTTPProblem(422, f"x has shape {shape}; a row has shape {list(card.shape)}, a batch one dimension more")
     if not 1 <= len(rows) <= limits.batch:
-        raise Declined(413 if len(rows) else 422, f"a request has from 1 to {limits.batch} rows, this has {len(rows)}")
+        raise HTTPProblem(
+            413 if len(rows) else 422, f"a request has from 1 to {limits.batch} rows, this has {len(rows)}"
+        )
     try:
         x = as_input(rows, card.shape)
         require_finite(x, "x")
     except FedSPMError as error:
-        raise Declined(422, str(error)) from error
+        raise HTTPProblem(422, str(error)) from error
     return Query(x, single)
 
 
@@ -85,12 +88,12 @@ async def _form(content_type: str, body: bytes, most: int) -> tuple[list[bytes],
     try:
         form = await parser.parse()
     except (MultiPartException, KeyError, ValueError) as error:
-        raise Declined(400, f"the form cannot be read: {getattr(error, 'message', error)}") from error
+        raise HTTPProblem(400, f"the form cannot be read: {getattr(error, 'message', error)}") from error
     try:
         names = [name for name, _ in form.multi_items()]
         files = [file for _, file in form.multi_items() if isinstance(file, UploadFile)]
         if len(files) < len(names) or (names != ["image"] and set(names) != {"images"}):
-            raise Declined(422, "a form has one file named `image`, or files that are all named `images`")
+            raise HTTPProblem(422, "a form has one file named `image`, or files that are all named `images`")
         return [await file.read() for file in files], names == ["image"]
     finally:
         await form.close()
@@ -105,19 +108,19 @@ class Pixels:
     def take(self, pixels: int) -> None:
         self._left -= pixels
         if self._left < 0:
-            raise Declined(413, f"the images have more than {self._most} pixels together; scale them down first")
+            raise HTTPProblem(413, f"the images have more than {self._most} pixels together; scale them down first")
 
 
 def _images(files: list[bytes], single: bool, card: Card, limits: Limits) -> tuple[Tensor, bool]:
     if not are_pixels(card.range):
-        raise Declined(415, f"the clients' rows have {not_pixels(card.range)}; send JSON or tensors")
+        raise HTTPProblem(415, f"the clients' rows have {not_pixels(card.range)}; send JSON or tensors")
     pixels = Pixels(limits.pixels)
     try:
         return torch.stack([read_image(file, card.shape, "the image", pixels.take, SERVED) for file in files]), single
-    except Declined:
+    except HTTPProblem:
         raise
     except FedSPMError as error:
-        raise Declined(422, str(error)) from error
+        raise HTTPProblem(422, str(error)) from error
 
 
 def _json(body: bytes, card: Card, limits: Limits) -> tuple[np.ndarray, bool]:
@@ -125,46 +128,46 @@ def _json(body: bytes, card: Card, limits: Limits) -> tuple[np.ndarray, bool]:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError) as error:
-        raise Declined(400, f"the body is not JSON: {error}") from error
+        raise HTTPProblem(400, f"the body is not JSON: {error}") from error
     if not isinstance(content, dict) or set(content) != {"x"}:
-        raise Declined(422, FORM)
+        raise HTTPProblem(422, FORM)
     x = content["x"]
     if isinstance(x, dict) or (isinstance(x, list) and any(isinstance(row, dict) for row in x)):
-        return _rows(columns.of_objects(x, card.columns), card)
+        return _rows(columns.rows_from_objects(x, card.columns), card)
     if body.count(b'"') > len('""'):  # one long string would make NumPy give every other one its length
-        raise Declined(422, FORM)
+        raise HTTPProblem(422, FORM)
     try:
         array = np.asarray(x)
     except (ValueError, OverflowError, RecursionError):
         array = np.asarray(None)
     if array.dtype.kind not in "iuf":
-        raise Declined(422, "x must be an array of numbers in which all rows have the same shape")
+        raise HTTPProblem(422, "x must be an array of numbers in which all rows have the same shape")
     return _rows(array, card)
 
 
 def _require_few(body: bytes, card: Card, batch: int) -> None:
     """Refuse what cannot be rows before it is parsed, which nothing interrupts: lists of three bytes each take a
-    hundred of memory. Names of columns may be there once a row, with whatever commas and brackets they have."""
-    shape, names = card.shape, columns.written(card.columns)
+    hundred of memory. Names of columns may occur once per row, with whatever commas and brackets they have."""
+    shape, names = card.shape, columns.joined_names(card.columns)
     numbers = batch * (math.prod(shape) + names.count(","))
     lists = 1 + batch * (sum(math.prod(shape[:depth]) for depth in range(len(shape))) + names.count("["))
     quotes = len('""') + batch * names.count('"')
     if body.count(b",") >= numbers or body.count(b"[") > lists or (names and body.count(b'"') > quotes):
-        raise Declined(
+        raise HTTPProblem(
             413, f"a request has from 1 to {batch} rows of shape {list(shape)}, this has more than they need"
         )
     if body.count(b'"') > quotes:
-        raise Declined(422, columns.NAMELESS if body.count(b"{") > 1 else FORM)
+        raise HTTPProblem(422, columns.NAMELESS if body.count(b"{") > 1 else FORM)
 
 
 def _tensors(body: bytes, card: Card) -> tuple[Tensor, bool]:
     try:
         tensors = unpack(body, columns.header_limit(card.columns))
     except FedSPMError as error:
-        raise Declined(400, str(error)) from error
+        raise HTTPProblem(400, str(error)) from error
     if set(tensors) != {"x"}:
-        raise Declined(422, "the body must have one tensor, named x")
-    x = columns.of_tensor(tensors["x"], metadata_of(body), card.columns)
+        raise HTTPProblem(422, "the body must have one tensor, named x")
+    x = columns.tensor_in_order(tensors["x"], metadata_of(body), card.columns)
     rows, single = _rows(x, card)
     return bytes_as_values(rows, x, card.range), single
 
