@@ -130,7 +130,7 @@ class Algorithm(ABC):
     def kinds(self, state: Tensors) -> dict[str, frozenset[str]]:
         """Names in the server's state of what only the server has, and of what no round changes."""
         server = frozenset(name for name in state if name.split(".")[0] in self.server_only)
-        return {"server": server, "frozen": self.frozen_names & state.keys()}
+        return {"server": server, "frozen": self.frozen_names.intersection(state)}
 
     def sent(self, state: Tensors) -> Tensors:
         """What clients are sent of the server's state: all but what is `server_only`."""
