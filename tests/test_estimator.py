@@ -14,6 +14,7 @@ from fedspm import FederatedClassifier, Federation
 from fedspm.algorithms import ALGORITHMS
 from fedspm.base.errors import FedSPMError
 from fedspm.data.part import Part
+from fedspm.federated.sizes import learnt_parameters
 from fedspm.runs.folder import Run
 from fedspm.training.predict import replies
 from small import toy_rows
@@ -212,7 +213,7 @@ def test_frozen_parameters_are_not_counted_as_learnt(vectors):
     counts = []
     for network in (half_frozen(), half_frozen().requires_grad_(True)):
         model = FederatedClassifier("fedavg", predictor=network, rounds=1, workers=1).fit(vectors).model_
-        counts.append(model.algorithm.parameters(model.shared, model.privates[0])["shared"])
+        counts.append(learnt_parameters(model.algorithm, model.shared, model.privates[0])["shared"])
     assert counts[1] - counts[0] == 6 * 5 + 5
 
 

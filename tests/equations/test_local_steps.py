@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from fedspm.base.errors import TrainingFailed
-from fedspm.nn.encoder import build_encoder
+from fedspm.nn.build_encoder import build_encoder
 from fedspm.nn.sgd import Batch, minimise
 
 FORMATS = {"channels last": torch.channels_last, "contiguous": torch.contiguous_format}

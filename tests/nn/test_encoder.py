@@ -8,7 +8,8 @@ from torch import nn
 from torch.func import functional_call
 
 from fedspm.base.errors import FedSPMError
-from fedspm.nn.encoder import Encoder, build_encoder
+from fedspm.nn.build_encoder import build_encoder
+from fedspm.nn.encoder import Encoder
 
 
 class Tied(nn.Module):

@@ -11,7 +11,7 @@ from pydantic import Field
 from fedspm.algorithms.fedavg import FedAvg
 from fedspm.base.schema import Strict
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Exchange
+from fedspm.federated.exchange import Exchange
 
 
 class FedAdam(FedAvg):

@@ -9,8 +9,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Algorithm, Exchange
+from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
+from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean
 from fedspm.federated.settings import Settings
 from fedspm.federated.steps import step

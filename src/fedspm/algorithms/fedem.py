@@ -10,8 +10,8 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Exchange
 from fedspm.federated.client import Client
+from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Combined, Mean, PerClient
 from fedspm.federated.settings import Settings
 from fedspm.federated.steps import step

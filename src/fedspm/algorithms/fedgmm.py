@@ -16,8 +16,9 @@ from torch.distributions import MultivariateNormal
 
 from fedspm.algorithms.fedem import MODELS, FedEM
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import INPUT, Exchange
+from fedspm.federated.algorithm import INPUT
 from fedspm.federated.client import Client
+from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Combined, Mean
 from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings

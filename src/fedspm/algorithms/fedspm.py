@@ -11,8 +11,9 @@ from jaxtyping import Float
 from torch import Tensor, nn
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import INPUT, Exchange
+from fedspm.federated.algorithm import INPUT
 from fedspm.federated.client import Client
+from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Combined, Mean, PerClient
 from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings

@@ -16,8 +16,8 @@ from torch import Tensor
 from fedspm.algorithms.fedavg import FedAvg
 from fedspm.base.schema import Strict
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Exchange
 from fedspm.federated.client import Client
+from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean
 from fedspm.federated.steps import step
 from fedspm.federated.uploads import Update

@@ -19,8 +19,9 @@ from fedspm.base.tensors import Tensors, moved
 from fedspm.base.threads import cores, keep_freed_memory, one_core_threads
 from fedspm.data.federation import Federation
 from fedspm.federated.accountant import Releases
-from fedspm.federated.algorithm import Algorithm, Answer, ClientStep
+from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
+from fedspm.federated.exchange import Answer, ClientStep
 from fedspm.federated.gate import Taken, require_step, take_step
 from fedspm.federated.replies import Reply, merge
 from fedspm.federated.traffic import Traffic
@@ -109,6 +110,8 @@ class LocalEngine:
             client = self._client(i, self.privates[self.federation.names[i]], solver, declared.rows)
             try:
                 taken = take_step(step, declared, client, there, told)
+                if not algorithm.transforms:
+                    return taken, taken.reply
                 return taken, decode(algorithm.transforms, declared, there, taken.reply)
             except (TrainingFailed, Refused) as error:
                 raise type(error)(f"{self._where(client, declared.name)}: {error}") from error
@@ -120,7 +123,8 @@ class LocalEngine:
         for i, (taken, reply) in zip(self.participants, self._taken(take), strict=True):
             name = self.federation.names[i]
             self.privates[name] = taken.private
-            self.releases.add([name], taken.noised)
+            if taken.noised:
+                self.releases.add([name], taken.noised)
             self.traffic.receive(name, taken.reply)
             merged = merge(merged, name, reply)
         return merged  # type: ignore[return-value]

@@ -5,7 +5,7 @@ import warnings
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from functools import cached_property
-from typing import Any, ClassVar, Literal, Protocol, TypeVar, runtime_checkable
+from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float
@@ -17,28 +17,18 @@ from fedspm.base.randomness import torch_generator
 from fedspm.base.schema import Strict, problem
 from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
-from fedspm.federated.replies import Mean, PerClient, Reply
+from fedspm.federated.exchange import Exchange
+from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
 from fedspm.federated.steps import Step, step, steps_of
 from fedspm.federated.task import Task
 from fedspm.federated.transforms import transforms_of
 from fedspm.federated.uploads import Count, Squares, Sum, TestRows
-from fedspm.nn.encoder import Encoder, build_encoder
+from fedspm.nn.build_encoder import build_encoder
+from fedspm.nn.encoder import Encoder
 from fedspm.nn.sgd import Batch, chunks
 
 INPUT = ("input.mean", "input.scale")  # how rows are standardised
-Answer = TypeVar("Answer", bound=Reply)
-ClientStep = Callable[..., tuple[Answer, Tensors]]  # step(client, shared, …) → (reply, the new private state)
-
-
-@runtime_checkable
-class Exchange(Protocol):
-    """Runs a client step at every client and merges the replies in client order. Engines implement it."""
-
-    @property
-    def round(self) -> int: ...
-
-    def __call__(self, step: "ClientStep[Answer]", shared: Tensors, **arguments: Tensor) -> Answer: ...
 
 
 class Algorithm(ABC):
@@ -138,26 +128,6 @@ class Algorithm(ABC):
             return state
         return {name: value for name, value in state.items() if name.split(".")[0] not in self.server_only}
 
-    def sizes(self) -> dict[str, dict[str, int]]:
-        """Copies (1×, C×), parameters and multiply-adds per row of every encoder."""
-        return {
-            encoder.role: {
-                "copies": encoder.copies,
-                "parameters": encoder.size(),
-                "multiply_adds": encoder.multiply_adds(),
-            }
-            for encoder in self.encoders
-        }
-
-    def parameters(self, shared: Tensors, private: Tensors) -> dict[str, int]:
-        """How many numbers are learnt: by all together, and by one client for itself."""
-        apart = self.bookkeeping | self.server_only | {name for encoder in self.encoders for name in encoder.fixed}
-
-        def count(state: Tensors) -> int:
-            return sum(value.numel() for name, value in state.items() if not apart & {name, *name.split(".", 1)})
-
-        return {"shared": count(shared), "private": count(private)}
-
     # -- server ------------------------------------------------------------------------------------------------------
 
     def start(self, exchange: Exchange) -> Tensors:
@@ -203,7 +173,7 @@ class Algorithm(ABC):
             return block.learning_rate
         if len(self.task.shape) > 1:
             return OF_IMAGES
-        rows = sum(self.task.counts) / self.task.clients
+        rows = sum(self.task.counts) / len(self.task.counts)
         visits = self.schedule * block.steps * min(block.batch_size, rows) / rows  # of a row, in all rounds
         return PULL / max(visits, PULL / FASTEST)
 

@@ -10,8 +10,9 @@ from torch import Tensor
 
 from fedspm.base.errors import Refused
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Algorithm, ClientStep
+from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
+from fedspm.federated.exchange import ClientStep
 from fedspm.federated.replies import Combined, Mean, PerClient, Reply
 from fedspm.federated.steps import Step
 from fedspm.federated.transforms import encode

@@ -11,8 +11,9 @@ from torch import Tensor, nn
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Algorithm, Exchange
+from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
+from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Combined, Mean, PerClient
 from fedspm.federated.settings import Settings
 from fedspm.federated.steps import step

@@ -25,8 +25,8 @@ from jaxtyping import Float
 from torch import Tensor
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Exchange
 from fedspm.federated.client import Client
+from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task

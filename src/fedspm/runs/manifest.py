@@ -19,6 +19,7 @@ from fedspm.base.files import read_json
 from fedspm.data.federation import Federation
 from fedspm.data.images import UNIT
 from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.sizes import encoder_sizes
 from fedspm.version import __version__
 
 ROOT = Path(__file__).parents[3]  # of a clone
@@ -65,7 +66,7 @@ def facts(algorithm: Algorithm, classes: np.ndarray, command: str) -> dict[str, 
         "classes": classes.tolist(),
         "shape": list(algorithm.task.shape),
         "components": algorithm.settings.components,
-        "encoders": algorithm.sizes(),
+        "encoders": encoder_sizes(algorithm),
         "versions": {
             "python": platform.python_version(),
             "torch": torch.__version__,

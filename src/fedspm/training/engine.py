@@ -7,7 +7,8 @@ from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.accountant import Releases
-from fedspm.federated.algorithm import Algorithm, Exchange
+from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.exchange import Exchange
 from fedspm.federated.traffic import Traffic
 from fedspm.runs.config import Config
 

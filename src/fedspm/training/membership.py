@@ -17,6 +17,7 @@ from fedspm.data.newcomer import RowSchema
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
 from fedspm.federated.evaluation import evaluate
+from fedspm.federated.sizes import learnt_parameters
 from fedspm.mixture.model import TILT
 from fedspm.mixture.onboarding import Onboards
 from fedspm.mixture.sketch import Sketch, among
@@ -175,7 +176,7 @@ def _derived(
             made.save_sketch(vars(sketch))
         if federation is not None:
             model = made.model()
-            parameters = model.algorithm.parameters(model.shared, model.privates[0])
+            parameters = learnt_parameters(model.algorithm, model.shared, model.privates[0])
             seconds = {"seconds": after.seconds, "seconds_per_round": after.seconds / max(1, after.round)}
             made.record({"round": after.round, **evaluate(model, federation), "parameters": parameters, **seconds})
     return Run.open(out, run.allowed)

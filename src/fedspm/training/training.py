@@ -9,6 +9,7 @@ from fedspm.data.federation import Federation
 from fedspm.federated.accountant import spent
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.evaluation import Model, evaluate
+from fedspm.federated.sizes import learnt_parameters
 from fedspm.mixture.sketch import Sketch
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import Config
@@ -136,7 +137,7 @@ class Training:
             self.personalise()
             model = self.model()
         if tested:
-            parameters = self.algorithm.parameters(self.shared, model.privates[0])
+            parameters = learnt_parameters(self.algorithm, self.shared, model.privates[0])
             found = {**evaluate(model, self.federation, self.engine.map), "parameters": parameters}
         if self.validation:
             found["validation"] = evaluate(model, self.validation, self.engine.map)
@@ -162,7 +163,8 @@ class Training:
 
     def notify(self, hook: str, *arguments: Any) -> None:
         for callback in self.callbacks:
-            getattr(callback, hook)(self, *arguments)
+            if getattr(type(callback), hook) is not getattr(Callback, hook):
+                getattr(callback, hook)(self, *arguments)
 
     @contextmanager
     def set_up(self) -> Iterator[None]:

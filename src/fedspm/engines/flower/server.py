@@ -22,7 +22,8 @@ from fedspm.engines.flower import wire
 from fedspm.engines.flower.reply_checks import out_of_proportion
 from fedspm.engines.flower.transport import Post, Silence, introduce
 from fedspm.federated.accountant import Releases
-from fedspm.federated.algorithm import Algorithm, Answer, ClientStep
+from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.exchange import Answer, ClientStep
 from fedspm.federated.gate import require_step
 from fedspm.federated.replies import PerClient, Reply, merge
 from fedspm.federated.traffic import Traffic
