@@ -11,8 +11,8 @@ from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
 from fedspm.federated.task import Task
 from fedspm.mixture import onboarding
-from fedspm.mixture.sketch import Sketch, baseline_gradient
-from fedspm.training.membership import TABLES, onboard, remove
+from fedspm.mixture.sketch import TABLES, Sketch, baseline_gradient
+from fedspm.training.membership import onboard, remove
 from small import small_settings
 
 

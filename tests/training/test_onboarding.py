@@ -14,12 +14,12 @@ from fedspm.engines.local import LocalEngine
 from fedspm.federated.task import Task
 from fedspm.mixture import kmeans_init
 from fedspm.mixture.onboarding import CLUSTERS
-from fedspm.mixture.sketch import Sketch
+from fedspm.mixture.sketch import TABLES, Sketch
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run
 from fedspm.serve.export import export
 from fedspm.training.loop import begin, train
-from fedspm.training.membership import TABLES, onboard, remove
+from fedspm.training.membership import onboard, remove
 from small import small_settings, toy_rows
 
 CLIENTS = {"north": (0.0, False), "south": (1.5, True), "west": (-1.5, False), "east": (3.0, True)}

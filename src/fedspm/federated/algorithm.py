@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any, ClassVar, Literal
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from pydantic import ValidationError
 from torch import Tensor, nn
 
@@ -144,14 +144,11 @@ class Algorithm(ABC):
         return {"input.mean": mean.float(), "input.scale": scale.float()}
 
     def steps_in_use(self) -> dict[str, Step]:
-        """The steps that a run with these settings asks for: a site answers no others. What leaves after training in
-        full is not asked for in a run with noise, whose ε would not cover it."""
-        noised = bool(self.settings.privacy.noise)
-        return {
-            name: step
-            for name, step in self.steps.items()
-            if step.used(self) and not (noised and step.exact and step.when == "after training")
-        }
+        """The steps that a run with these settings asks for: a site answers no others. With noise nothing leaves in
+        full after training: ε would not cover it."""
+        late = bool(self.settings.privacy.noise)
+        uncovered = {name for name, step in self.steps.items() if late and step.exact and step.when == "after training"}
+        return {name: step for name, step in self.steps.items() if step.used(self) and name not in uncovered}
 
     @abstractmethod
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
@@ -270,6 +267,14 @@ class Algorithm(ABC):
     @classmethod
     def personalises(cls) -> bool:
         return cls.personalise is not Algorithm.personalise
+
+    def components_of(self, private: Tensors) -> Int[Tensor, " n"] | None:
+        """The hidden component of each training row of a client; None if none were found."""
+        return None
+
+    def mixing_of(self, private: Tensors) -> Float[Tensor, " c"] | None:
+        """How a client mixes hidden components; None if none were found."""
+        return None
 
     # -- inference ---------------------------------------------------------------------------------------------------
 

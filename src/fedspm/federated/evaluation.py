@@ -265,9 +265,9 @@ def _components(model: Model, federation: Federation) -> dict[str, float]:
     from sklearn.metrics import adjusted_rand_score  # slow to import, and a site does not need it
 
     pairs = [
-        (private["responsibilities"].argmax(1).cpu(), truth)
+        (component.cpu(), truth)
         for private, truth in zip(model.privates, federation.truth.train, strict=True)
-        if "responsibilities" in private  # a client that was never drawn has none
+        if (component := model.algorithm.components_of(private)) is not None
     ]
     if not pairs:
         return {}

@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Protocol, runtime_checkable
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor, nn
 
 from fedspm.base.errors import FedSPMError
@@ -139,6 +139,12 @@ class MixtureAlgorithm(Algorithm):
         """Are the responsibilities in this round still those of k-means?"""
         em = self.settings.em
         return em.start == "kmeans" and round < max(1, min(em.hold, self.schedule // 2))
+
+    def components_of(self, private: Tensors) -> Int[Tensor, " n"] | None:
+        return private["responsibilities"].argmax(1) if "responsibilities" in private else None
+
+    def mixing_of(self, private: Tensors) -> Float[Tensor, " c"] | None:
+        return private.get("mixing")
 
     # -- the E-step --------------------------------------------------------------------------------------------------
 

@@ -13,6 +13,7 @@ from torch import Tensor
 from fedspm.base.tensors import Tensors
 from fedspm.mixture.model import TILT, Features, log_ratio
 
+TABLES = (*TILT, "tau")  # shared tables with one row per client
 Gradient = Callable[[Tensors], Tensors]  # the newcomer's tilt and log τ → value and gradient of the others' part of −Q̃₂
 Whose = Bool[Tensor, " m"]  # which of the clients
 

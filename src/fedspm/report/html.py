@@ -70,8 +70,10 @@ def _sections(run: Run, model: Model, federation: Federation) -> list[dict[str, 
     if "routing_confusion" in last:
         figure = figures.routing_confusion(last["routing_confusion"], federation.names)
         sections.append(_section("Routing: where the test rows of each client went", figure))
-    if all("mixing" in private for private in model.privates):
-        mixing = torch.stack([private["mixing"] for private in model.privates]).numpy(force=True)
+    found = [model.algorithm.mixing_of(private) for private in model.privates]
+    weights = [mixing for mixing in found if mixing is not None]
+    if len(weights) == len(found):
+        mixing = torch.stack(weights).numpy(force=True)
         truth = None if federation.truth is None else federation.truth.mixing.numpy()
         sections.append(_section("Mixing weights", figures.mixing_weights(mixing, federation.names, truth)))
     elif federation.truth is not None:

@@ -18,16 +18,13 @@ from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
 from fedspm.federated.evaluation import evaluate
 from fedspm.federated.sizes import learnt_parameters
-from fedspm.mixture.model import TILT
 from fedspm.mixture.onboarding import Onboards
-from fedspm.mixture.sketch import Sketch, among
+from fedspm.mixture.sketch import TABLES, Sketch, among
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import Config, resolve
 from fedspm.runs.folder import Run
 from fedspm.runs.lock import refuse_existing
 from fedspm.runs.manifest import ELSEWHERE, facts, manifest
-
-TABLES = (*TILT, "tau")  # shared tables with one row per client
 
 
 @dataclass(frozen=True)
