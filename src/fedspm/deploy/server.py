@@ -16,17 +16,9 @@ from fedspm.base.errors import FedSPMError
 from fedspm.base.files import write_atomically
 from fedspm.deploy.launch import LOG, outcome_of
 from fedspm.deploy.polling_patch import poll_parts_sooner
+from fedspm.engines.flower.handshake import Introduction, agreed_columns, agreed_task, by_name, introduce, require_rows
 from fedspm.engines.flower.server import FlowerEngine
-from fedspm.engines.flower.transport import (
-    Introduction,
-    Post,
-    Waiting,
-    agreed_columns,
-    agreed_task,
-    by_name,
-    introduce,
-    require_rows,
-)
+from fedspm.engines.flower.transport import Post, Waiting
 from fedspm.runs.config import Config
 from fedspm.runs.folder import Run
 from fedspm.runs.manifest import site_manifest

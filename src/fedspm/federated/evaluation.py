@@ -108,8 +108,8 @@ def require_finite_answers(found: Float[Tensor, "n *_"], what: str, called: Sequ
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What was said of test rows."""
+class Predictions:
+    """What was predicted of test rows."""
 
     y: Int[Tensor, " n"]
     system: Int[Tensor, " n"]  # predicted classes; argmax takes the smallest class of a tie
@@ -120,7 +120,7 @@ class Answers:
 
 
 @torch.no_grad()
-def ask(model: Model, home: Int[Tensor, " n"], x: Tensor, y: Tensor) -> Answers:
+def ask(model: Model, home: Int[Tensor, " n"], x: Tensor, y: Tensor) -> Predictions:
     """`home` are the rows' own clients."""
     embedding = model.embed(x)
     posterior, system = model.answer(embedding)
@@ -130,7 +130,7 @@ def ask(model: Model, home: Int[Tensor, " n"], x: Tensor, y: Tensor) -> Answers:
     if posterior is not None:
         posterior = posterior.cpu()
         routed, log_home = posterior.argmax(1), posterior.gather(1, home[:, None])[:, 0].clamp_min(SMALLEST).log()
-    return Answers(y, system.argmax(1).cpu(), own.argmax(1), log_own, routed, log_home)
+    return Predictions(y, system.argmax(1).cpu(), own.argmax(1), log_own, routed, log_home)
 
 
 def evaluate(model: Model, federation: Federation, map: Map = map) -> dict[str, Any]:
@@ -187,18 +187,18 @@ def _together(pieces: list[tuple[Tensor, Tensor, Tensor]]) -> tuple[Tensor, Tens
     return home, x, y
 
 
-def _by_client(answers: list[Answers], parts: Sequence[Part]) -> list[Answers | None]:
+def _by_client(answers: list[Predictions], parts: Sequence[Part]) -> list[Predictions | None]:
     """Pieces in client order, cut into what was said of each client's rows; None where it has none."""
     counts = [len(part) for part in parts]
     cut: dict[str, Sequence[Tensor | None]] = {}
-    for each in fields(Answers):
+    for each in fields(Predictions):
         said = [getattr(piece, each.name) for piece in answers]
         cut[each.name] = [None] * len(counts) if said[0] is None else torch.cat(said).split(counts)
-    rows = [Answers(**{name: values[i] for name, values in cut.items()}) for i in range(len(counts))]  # type: ignore[arg-type]
+    rows = [Predictions(**{name: values[i] for name, values in cut.items()}) for i in range(len(counts))]  # type: ignore[arg-type]
     return [row if count else None for row, count in zip(rows, counts, strict=True)]
 
 
-def _metrics(answers: list[Answers | None], federation: Federation) -> dict[str, Any]:
+def _metrics(answers: list[Predictions | None], federation: Federation) -> dict[str, Any]:
     clients: dict[str, dict[str, Any]] = {}
     m = len(federation.names)
     confusion = torch.zeros(m, m, dtype=torch.long)

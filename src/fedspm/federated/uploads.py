@@ -129,7 +129,7 @@ class Shares(Upload):
 
 
 @dataclass(frozen=True)
-class TestRows(Upload):
+class EvaluationCount(Upload):
     """How many test rows, or how many of them (`of` names all): right ones, or those routed to each client."""
 
     apart: bool = True

@@ -10,10 +10,11 @@ from flwr.serverapp import Grid
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedspm.data.federation import Federation
+from fedspm.engines.flower.handshake import introduce
 from fedspm.engines.flower.loopback import NO_SECRET, LoopbackEngine, site_configs
 from fedspm.engines.flower.server import client_app
 from fedspm.engines.flower.site import Site
-from fedspm.engines.flower.transport import Post, Waiting, introduce
+from fedspm.engines.flower.transport import Post, Waiting
 from fedspm.federated.algorithm import Algorithm
 
 Between = Callable[[str, str, RecordDict], RecordDict | None]  # step, site, reply → the reply, another, or none

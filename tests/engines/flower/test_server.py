@@ -12,8 +12,8 @@ from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.errors import FedSPMError, Refused, TooFewSites
 from fedspm.deploy.server import gather
 from fedspm.engines.flower import wire
+from fedspm.engines.flower.handshake import agreed_classes
 from fedspm.engines.flower.site import Site
-from fedspm.engines.flower.transport import agreed_classes
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import evaluate, from_counts
 from fedspm.runs.config import resolve

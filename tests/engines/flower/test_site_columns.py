@@ -10,10 +10,10 @@ pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.errors import DamagedFile, FedSPMError, TooFewSites
+from fedspm.engines.flower.handshake import agreed_columns, introduce
 from fedspm.engines.flower.server import FlowerEngine
 from fedspm.engines.flower.site import Site
 from fedspm.engines.flower.site_data import SiteRows, load_rows, save_rows, write_rows
-from fedspm.engines.flower.transport import agreed_columns, introduce
 from fedspm.runs.manifest import site_manifest
 from fedspm.training.loop import begin, one_round
 from postbox import algorithm_of, loop_engine

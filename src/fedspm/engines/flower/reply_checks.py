@@ -11,7 +11,7 @@ from fedspm.base.errors import Refused
 from fedspm.base.tensors import Tensors
 from fedspm.federated.replies import Combined, PerClient, Reply
 from fedspm.federated.steps import Step
-from fedspm.federated.uploads import Sender, TestRows, Update
+from fedspm.federated.uploads import EvaluationCount, Sender, Update
 
 
 def check_reply(step: Step, averaged: Tensors, row: Tensors, weight: float | None, sender: Sender) -> None:
@@ -24,7 +24,7 @@ def check_reply(step: Step, averaged: Tensors, row: Tensors, weight: float | Non
             assert upload is not None  # the gate came before
             upload.check(name, part, sender)
     for name, upload in step.uploads.items():
-        if isinstance(upload, TestRows) and name not in row:
+        if isinstance(upload, EvaluationCount) and name not in row:
             upload.check(name, row, sender)
 
 

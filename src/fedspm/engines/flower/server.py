@@ -19,8 +19,9 @@ from torch import Tensor
 from fedspm.base.errors import Refused, TooFewSites
 from fedspm.base.tensors import Tensors, tensors_digest
 from fedspm.engines.flower import wire
+from fedspm.engines.flower.handshake import Silence, introduce
 from fedspm.engines.flower.reply_checks import out_of_proportion
-from fedspm.engines.flower.transport import Post, Silence, introduce
+from fedspm.engines.flower.transport import Post
 from fedspm.federated.accountant import Releases
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.exchange import Answer, ClientStep
@@ -34,7 +35,7 @@ GREETING = 30.0  # seconds that a node has to say who it is
 EVALUATION = 9000  # exchanges of an evaluation are numbered from here: they follow a round however often it is asked
 
 
-class Answers(Protocol):
+class AnswersMessages(Protocol):
     def answer(self, content: RecordDict) -> RecordDict: ...
 
 
@@ -42,13 +43,13 @@ class Answers(Protocol):
 class Handler:
     """A message to the site of its context. Not a function inside another: Ray hands it to its workers."""
 
-    site_of: Callable[[Context], Answers]
+    site_of: Callable[[Context], AnswersMessages]
 
     def __call__(self, message: Message, context: Context) -> Message:
         return Message(self.site_of(context).answer(message.content), reply_to=message)
 
 
-def client_app(site_of: Callable[[Context], Answers]) -> ClientApp:
+def client_app(site_of: Callable[[Context], AnswersMessages]) -> ClientApp:
     """The same app at every site; `site_of` finds the site."""
     app = ClientApp()
     app.train()(Handler(site_of))
@@ -218,7 +219,7 @@ class FlowerEngine:
             raise TooFewSites(f"round {self.round}, step {step}: {accepted} sites answered, {needed} ({why})")
 
     def _least(self) -> int:
-        """Answers without which an exchange does not count; of those that are invited."""
+        """AnswersMessages without which an exchange does not count; of those that are invited."""
         return min(max(1, self.post.waiting.min_clients), len(self._invited))
 
     # -- who is there ------------------------------------------------------------------------------------------------
