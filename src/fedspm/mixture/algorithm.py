@@ -130,7 +130,7 @@ class MixtureAlgorithm(Algorithm):
         uploads={"count": Count(), "sum": Sum(), "square": Squares()},
     )
     def cluster(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Mean, Tensors]:
-        """Count and sum of each cluster of the coarse features, and one sum of squares, around the client's own offset."""
+        """Count and sum of each cluster of coarse features, and one sum of squares, around the client's own offset."""
         features = client.private["coarse"]
         label, offset = kmeans_init.place(features, centres.cpu())
         sums = kmeans_init.cluster_sums(features - offset, label, len(centres), self.settings.min_count)

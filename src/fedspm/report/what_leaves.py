@@ -1,13 +1,16 @@
 """docs/what-leaves.md: everything that leaves a client, from the declarations above the client steps (`@step`).
 
-Every word about a tensor is that of its kind (`federated.uploads`), every word about when a step is asked for is the
+The head is what_leaves.md.j2. Every word about a tensor is that of its kind (`federated.uploads`), every word about when a step is asked for is the
 docstring of the function that decides it, and what a step does is its own docstring. `make pages` writes the page.
 """
 
 import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 from typing import Any
+
+import jinja2
 
 from fedspm.algorithms import ALGORITHMS
 from fedspm.federated.algorithm import Algorithm
@@ -23,57 +26,6 @@ DUE = {
 }
 COLUMNS = ("step", "when", "how often", "tensor", "what it is", "over clients", "`privacy.noise`", "where")
 
-HEAD = f"""# What leaves a client
-
-This page is written by `make pages` from the declarations above the client steps (`@step`, `src/fedspm/federated/steps.py`), which are also what
-the gate, the noise, the checks across sites and the guard of a site go by. Change those, not the page.
-
-## What is promised
-
-A client sends what its steps declare and nothing else, in one process as across sites. Rows, labels, responsibilities, the offsets of k-means and
-whatever else a method keeps in a client's private state are never in a reply: the heads of FedSPM, FedDRM and FedPer, the fine-tuned heads of FedBABU,
-the personal models of FedAvgFT and Ditto. Two things that stay can be computed from what leaves: mixing weights, which are τ_ic / n_i (that is how the
-server routes without them), and SCAFFOLD's control of a client, the sum of the changes that it sent.
-
-**One gate** (`federated/gate.py`) enforces that on every engine. It refuses
-
-- a step that is not declared;
-- a tensor that its step does not declare, or that is declared to be averaged and comes apart, or the other way round;
-- an update of something that is not a shared parameter, and a sum or a count under the name of one;
-- a row for another client.
-
-Across sites the server checks what it reads once more, and refuses what no rows could have given: negative counts, shares that do not add up to
-the rows, sums of squares that are too small. A site answers a step only when the settings of the run use it, in the round that it belongs to, and as often
-as "how often" says. It counts on its disk: the same request again gets the same reply; another content is answered beyond that only for rounds
-that had to be repeated, over a run as many times as it has rounds, or {ATTEMPTS} if that is more, and never at the start.
-
-**Sums over fewer than `min_count` rows (default 10) are never sent; τ and updates are.** A client or cluster with fewer rows sends zeros. So do further
-clusters of `cluster`, the smallest first, until the clusters that are kept back have `min_count` rows together: a client's coarse features sum to zero, so
-one missing cluster could be computed by subtraction. Across iterations of k-means the server could still do that where the counts of two replies
-differ by a few rows; only `em.start = "random"` prevents it. Training needs τ and updates from a client of any size, and an entry of τ may stand for a few rows.
-
-**What a curious server can still learn.** There is no secure aggregation: the server sees every reply by itself before it averages. Updates of shared parameters carry information about the
-rows that made them: the server can guess whether a row was among them, and can rebuild rows from small batches ([deploy.md](deploy.md) has the numbers).
-τ tells how large a client's hidden groups are, and the sums tell what its average row looks like. `privacy.clip` and `privacy.noise` bound what updates and τ tell
-([decision 0010](decisions/0010-privacy.md)); what is marked "exact" below is not covered, and every evaluation says so.
-
-## What leaves besides steps
-
-| when | what |
-|---|---|
-| a site joins | its name, its version of FedSPM, the number of its training rows n_i, the shape of a row, its classes, the names of its columns, and whether all its values are between 0 and 1 as in image files |
-| with every reply | the tag of its exchange, the site's name, n_i, the weight of the reply, and the tag of the state it started from |
-| in place of a reply that a site refuses | a sentence that says why; of an unexpected error only its type, the rest is in the site's log |
-| `fedspm export`, where the rows of all clients are at hand | in the router's folder, to tell what is novel: centres of components and their scatter, from counts, sums and products of what the router sees (h and a 7 × 7 average), without components of fewer than `min_count` rows; and the distances of held-out rows as 1,001 quantiles. Nothing of it crosses machines: of a run across sites there is no such calibration |
-
-## How to read the tables
-
-A name stands for all tensors that begin with it: `predictor` for `predictor.0.weight` and the others. "Averaged" tensors are merged into sums or means over clients before the method sees
-them, "kept apart" ones by client. Under `privacy.noise`, "noised" means that noise is added at the client: to an update after it was clipped, to shares before they are
-scaled back to n_i (with one component they are n_i and carry none). "Exact" is sent as it is, and "not sent" says that a run with noise does not ask for the step. "In process only" steps are never answered by a site: a request
-can be made up that has a single row in its sum.
-"""
-
 
 def what_leaves_page() -> str:
     """The page: what all methods promise, the steps that they share, and one table per method."""
@@ -81,7 +33,8 @@ def what_leaves_page() -> str:
     mixtures = _without(steps_of(MixtureAlgorithm), common)
     shared = common | mixtures
     names = [_title(method) for method in ALGORITHMS.values() if issubclass(method, MixtureAlgorithm)]
-    text = [HEAD, *_section("Every method", Algorithm, common)]
+    head = jinja2.Template(Path(__file__).with_name("what_leaves.md.j2").read_text("utf-8")).render(attempts=ATTEMPTS)
+    text = [head, "", *_section("Every method", Algorithm, common)]
     text += _section("Methods with components", MixtureAlgorithm, mixtures, f"{', '.join(names[:-1])} and {names[-1]}.")
     for name, method in ALGORITHMS.items():
         page = f"[Its page](algorithms/{name.replace('-', '_')}.md). Beside its own steps: those of every method"

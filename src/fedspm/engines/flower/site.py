@@ -2,7 +2,8 @@
 
 Nothing here knows how messages arrive. A site answers what it was asked, keeps its private state, and refuses, with a
 sentence, whatever it was not configured for: another algorithm, encoder or transform, sums over fewer rows, smaller
-batches, and whatever its run does not need: another step, at another time, more often (`fedspm.engines.flower.request_guard`).
+batches, and whatever its run does not need: another step, at another time, more often
+(`fedspm.engines.flower.request_guard`).
 """
 
 import json
