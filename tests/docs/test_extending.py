@@ -31,7 +31,8 @@ def installed(package: Path, where: Path) -> dict[str, str]:
         package,
     ]
     subprocess.run(list(map(str, pip)), check=True)
-    return os.environ | {"PYTHONPATH": str(where)}
+    paths = filter(None, [str(where), os.environ.get("PYTHONPATH")])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """docs/what-leaves.md: everything that leaves a client, from the declarations above the client steps (`@step`).
 
-The head is what_leaves.md.j2. Every word about a tensor is that of its kind (`federated.uploads`), every word about when a step is asked for is the
-docstring of the function that decides it, and what a step does is its own docstring. `make pages` writes the page.
+The head of the page is what_leaves.md.j2. Below it, what is said of a tensor is the phrase of its kind
+(`federated.uploads`), when a step is asked for is the docstring of the function that decides it, and what a step does
+is its own docstring. `make pages` writes the page.
 """
 
 import inspect
