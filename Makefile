@@ -39,7 +39,7 @@ check: $(DEV)  ## lint and type-check (half a minute, seconds when little has ch
 reproduce: $(READY)  ## train a slice of table 1 anew and compare it with the committed cells (under ten minutes)
 	$(BIN)/python benchmarks/reproduce.py
 
-pages: $(READY)  ## write the documentation's numbers anew from results/*/cells.jsonl
+pages: $(READY)  ## write anew what is generated in docs/: numbers of results/*/cells.jsonl, settings, what leaves a client
 	$(BIN)/python -m fedspm.experiments.pages
 
 bench: $(DEV)  ## measure a round against bare tensor work

@@ -9,7 +9,7 @@ from statistics import fmean
 
 import pytest
 
-from fedspm.algorithms import ALGORITHMS
+from fedspm.algorithms import ALGORITHMS, BASELINES
 from fedspm.experiments import EXPERIMENTS, load_plan
 from fedspm.experiments.pages import Pages, all_settings
 from fedspm.experiments.records import Records
@@ -54,7 +54,7 @@ def test_the_page_on_python_names_calls_that_exist_and_its_example_runs(tmp_path
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_a_page(name):
     page = (DOCS / "algorithms" / f"{name.replace('-', '_')}.md").read_text()
-    for part in ("## What", "## Our number", "fedspm"):
+    for part in ("## What", "## Checked by", "## Our number", f"fedspm train --algorithm {name}"):
         assert part in page, part
 
 
@@ -67,7 +67,7 @@ def test_links_lead_somewhere(page):
 def test_the_readme_and_the_pages_say_what_the_cells_say():
     pages = Pages(DOCS.parent)
     assert pages.table() in README.read_text()
-    for name in ALGORITHMS:
+    for name in (*BASELINES, "fedspm"):
         assert pages.section(name).strip() in (DOCS / "algorithms" / f"{name.replace('-', '_')}.md").read_text()
     results = (DOCS / "results.md").read_text()
     assert pages.filled(results) == results

@@ -12,6 +12,7 @@ from commands import fedspm
 
 ROOT = Path(__file__).parents[2]
 EXAMPLE = ROOT / "examples" / "plugin"
+NAMES = ("fedmedian", "patches", "digits", "top_tenth")
 SMALL = ["--clients", 3, "--rounds", 2, "--workers", 1, "--set", "predictor.steps=2", "--set", "router.steps=2"]
 
 
@@ -30,7 +31,8 @@ def installed(package: Path, where: Path) -> dict[str, str]:
         package,
     ]
     subprocess.run(list(map(str, pip)), check=True)
-    return os.environ | {"PYTHONPATH": str(where)}
+    paths = filter(None, [str(where), os.environ.get("PYTHONPATH")])
+    return os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
 
 
 @pytest.fixture(scope="module")
@@ -66,11 +68,56 @@ assert all((value == 2).all() for value in method.server_round(shared, lambda st
     assert done.returncode == 0, done.stderr
 
 
+def test_a_plugins_transform_gives_the_same_bits_in_process_and_across_sites(with_plugin, tmp_path):
+    code = """
+import sys
+from pathlib import Path
+import torch
+from fedspm import Federation
+from fedspm.algorithms import build_algorithm
+from fedspm.engines.flower.site import Site
+from fedspm.engines.local import LocalEngine
+from fedspm.federated.task import Task
+from fedspm.training.loop import begin, one_round
+from postbox import loop_engine
+from small import small_settings, toy_rows
+torch.set_num_threads(1)
+rows = {name: toy_rows(90, shift, False, 0) for name, shift in (("north", 0.0), ("south", 1.5))}
+federation = Federation.from_arrays(rows)
+settings = small_settings(algorithm="fedavg", wire={"transforms": ["top-tenth"]})
+method = build_algorithm(settings, Task.of_federation(federation))
+states = []
+with LocalEngine(federation, seed=0, workers=1) as local:
+    for engine in (local, loop_engine(federation, method, Path(sys.argv[1]))):
+        start = begin(method, engine)
+        states.append(one_round(method, engine, start, 0))
+assert all(torch.equal(value, states[1][name]) for name, value in states[0].items())
+moved = torch.cat([(states[0][name] != start[name]).flatten() for name in method.weights(start)])
+assert 0.05 < moved.double().mean() < 0.25, moved.double().mean()  # a tenth of every client's entries
+site = next(iter(engine.grid.sites.values()))
+description = engine.description
+site._require_willing(description)
+wary = Site(site.config.model_copy(update={"transforms": ()}), "")
+try:
+    wary._require_willing(description)
+except Exception as error:
+    assert str(error) == "this site is not configured for the transform 'top-tenth' of wire.transforms", error
+else:
+    raise AssertionError("a site took part with a transform that it does not name")
+"""
+    pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
+    paths = os.pathsep.join([with_plugin["PYTHONPATH"], str(ROOT / "tests" / "support")])
+    command, environment = [sys.executable, "-c", code, str(tmp_path)], with_plugin | {"PYTHONPATH": paths}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+
+
 def test_unknown_names_list_what_plugins_offer(with_plugin, tmp_path):
     for arguments, known in (
         (["--algorithm", "fedmedia"], "fedmedian"),
         (["--data", "digit"], "digits"),
         (["--set", "predictor.encoder=patch"], "patches"),
+        (["--set", "wire.transforms=top"], "top-tenth"),
     ):
         refused = fedspm("train", *arguments, "--out", tmp_path / "run", env=with_plugin, check=False)
         assert refused.returncode == 1
@@ -97,5 +144,5 @@ def test_a_plugin_that_cannot_be_imported_is_named(tmp_path):
 
 def test_the_page_shows_the_files_as_they_are():
     page = (ROOT / "docs" / "extending.md").read_text()
-    for file in ("pyproject.toml", *(f"src/fedspm_example/{name}.py" for name in ("fedmedian", "patches", "digits"))):
+    for file in ("pyproject.toml", *(f"src/fedspm_example/{name}.py" for name in NAMES)):
         assert f"\n{(EXAMPLE / file).read_text().rstrip()}\n```" in page, file

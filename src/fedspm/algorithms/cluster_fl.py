@@ -48,8 +48,9 @@ class ClusterFL(MixtureAlgorithm):
     def init_private(self, client: Client) -> Tensors:
         return {"cluster": torch.tensor(0)}  # until it is asked for the first time
 
-    @step(uploads={"predictor": Update(), "head": Update()}, partial=True)  # of one model: the server learns which
+    @step(uploads={"predictor": Update(), "head": Update()}, partial=True)
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        """Local steps on the one model that the client chose, so that the server learns which."""
         c = self.chosen(client, shared)
 
         def loss(w: Tensors, batch: Batch) -> Tensor:

@@ -37,6 +37,7 @@ class FedAvg(Algorithm):
 
     @step(uploads={"predictor": Update(), "head": Update()})
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        """Local steps on the client's rows."""
         return Mean(client.n, **self.trained(client, shared)), client.private
 
     def trained(self, client: Client, shared: Tensors) -> Tensors:

@@ -21,6 +21,8 @@ class FedBABU(FedAvg):
 
     @step(uploads={"predictor": Update()})
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        """Local steps on the body, with the head that all began with."""
+
         def loss(w: Tensors, batch: Batch) -> Tensor:
             return self.loss(w | {name: shared[name] for name in HEAD}, batch, shared)
 

@@ -54,6 +54,7 @@ class FedEM(MixtureAlgorithm):
 
     @step(uploads=TAU, used=in_two_exchanges)
     def expect(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
+        """E-step: responsibilities of all local rows; their sums τ leave."""
         return e_step(self, client, shared)
 
     def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
@@ -69,12 +70,14 @@ class FedEM(MixtureAlgorithm):
 
     @step(uploads=MODELS, used=in_two_exchanges)
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
+        """M-step: mixing weights, which stay, and local steps on all C predictors."""
         mixing, cache = em.mixing_weights(tau[client.index], client.n), EvidenceCache.copy_of(client.private)
         update = self.predictors(client, shared, mixing, cache)
         return Mean(client.n, **update), client.private | {"mixing": mixing} | cache.private()
 
     @step(uploads=MODELS | TAU, used=in_one_exchange)
     def advance(self, client: Client, shared: Tensors) -> tuple[Combined, Tensors]:
+        """Both steps in one exchange."""
         return both_steps(self, client, shared)
 
     def predictors(self, client: Client, shared: Tensors, mixing: Tensor, cache: EvidenceCache) -> Tensors:

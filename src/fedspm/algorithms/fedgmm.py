@@ -76,6 +76,7 @@ class FedGMM(FedEM, Servable):
 
     @step(uploads=PARAMETERS, used=in_two_exchanges)
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
+        """M-step: FedEM's, and local steps on the router."""
         mixing, cache = em.mixing_weights(tau[client.index], client.n), EvidenceCache.copy_of(client.private)
         everything = torch.ones(client.n, 1, device=client.x.device)
         router = drm_block(self, self.router, client, shared, everything, self.counts, NO_CACHE)
@@ -84,6 +85,7 @@ class FedGMM(FedEM, Servable):
 
     @step(uploads=PARAMETERS | TAU, used=in_one_exchange)
     def advance(self, client: Client, shared: Tensors) -> tuple[Combined, Tensors]:
+        """Both steps in one exchange."""
         return both_steps(self, client, shared)
 
     @step(uploads={"mass": Count(), "sum": Sum(), "product": Products()})

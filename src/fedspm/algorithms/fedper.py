@@ -26,6 +26,7 @@ class FedPer(FedAvg):
 
     @step(uploads={"predictor": Update()})
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        """Local steps on body and head; the head stays."""
         moved = self.trained(client, shared | client.private)
         private = {name: moved.pop(name) for name in HEAD}
         return Mean(client.n, **moved), private

@@ -168,18 +168,19 @@ class FedSPM(MixtureAlgorithm, Servable):
         uploads={"count": Count(apart=True), "mass": Sum(apart=True), "sum": Sum(apart=True)},
     )
     def summarise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
-        """A sketch of the client's rows in h."""
+        """A sketch of the client's rows, for newcomers: at most 64 clusters of h(x) of at least `min_count` rows each,
+        their counts, Σ h and Σ r, r = 1 / Σ τ exp(γ + ξᵀ h)."""
         return self.onboarding.summary(client, self.onboarding.among_counted(shared)), client.private
 
     @step(when="after training", uploads={}, in_process_only=True)
     def cache_features(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
-        """Keep h and log D of all rows at hand for the exchanges that follow."""
+        """Keep h and log Σ τ exp(γ + ξᵀ h) of all rows at hand, for the exchanges that follow; nothing leaves."""
         return PerClient.of(client.name), client.private | self.onboarding.features(client, shared)
 
     @step(when="after training", uploads={"value": Sum(), "gamma": Sum(), "xi": Sum()}, in_process_only=True)
     def baseline_gradient(
         self, client: Client, shared: Tensors, xi: Tensor, gamma: Tensor, log_tau: Tensor
     ) -> tuple[Mean, Tensors]:
-        """What this client's rows say of a newcomer's tilt."""
+        """What the client's rows say of a newcomer's tilt: their part of Q̃₂, and its gradient by γ and ξ."""
         tilt = {"tilt.xi": xi.cpu(), "tilt.gamma": gamma.cpu(), "log_tau": log_tau.cpu()}
         return Mean(1, **self.onboarding.gradient_at(client, tilt)), client.private

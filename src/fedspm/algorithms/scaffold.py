@@ -53,6 +53,7 @@ class Scaffold(FedAvg):
 
     @step(uploads={"predictor": Update(), "head": Update(), "control": Update()})
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
+        """Local steps with the drift taken out; of the client's control the change, added to the server's."""
         c = {name: shared[name] for name in shared if name.startswith(CONTROL)}
         own = {name: client.private.get(name, torch.zeros_like(value)) for name, value in c.items()}
         correction = {name.removeprefix(CONTROL): c[name] - own[name] for name in c}

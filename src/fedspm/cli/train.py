@@ -62,8 +62,8 @@ def train(
     algorithm: Annotated[
         str | None,
         typer.Option(
-            help="fedspm, feddrm, fedgmm, fedem, cluster-fl, ditto, fedbabu, fedavg-ft, fedprox, fedavg, or one of a "
-            "plugin. (default: fedspm)"
+            help="fedspm, feddrm, fedgmm, fedem, cluster-fl, ditto, fedbabu, fedper, fedavg-ft, fedprox, scaffold, "
+            "fedadam, fedavg, or one of a plugin. (default: fedspm)"
         ),
     ] = None,
     diagnose_every: Annotated[

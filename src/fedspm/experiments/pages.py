@@ -1,5 +1,6 @@
 """The documentation's numbers, written from results/*/cells.jsonl: README, docs/results.md and every page of
-docs/algorithms; and what can be set, in docs/settings.md.
+docs/algorithms that table 1 has a row for; what can be set, in docs/settings.md; and what leaves a client, in
+docs/what-leaves.md.
 
 `make pages`, after `fedspm experiment NAME`; tests/docs/test_docs.py checks that all say the same.
 """
@@ -15,6 +16,7 @@ from fedspm.experiments.results import beside_the_paper, bridge_table, marked, p
 from fedspm.experiments.statistics import CONFIDENCE, paired_difference
 from fedspm.experiments.tables import MARKDOWN, markdown_table
 from fedspm.experiments.training_record import method_rows
+from fedspm.report.what_leaves import what_leaves_page
 from fedspm.runs.settings_reference import settings
 
 PANELS = {"default": "fashion-mnist", "paper": "fashion-mnist-paper"}
@@ -155,6 +157,7 @@ def write_pages(root: Path) -> None:
     """Write all of them anew in the checkout at `root`; what stands around the numbers is kept."""
     pages = Pages(root)
     (root / "docs" / "settings.md").write_text(all_settings())
+    (root / "docs" / "what-leaves.md").write_text(what_leaves_page())
     for name in dict.fromkeys(map(algorithm_of, pages.paper)):
         page = root / "docs" / "algorithms" / f"{name.replace('-', '_')}.md"
         before, _, rest = page.read_text().partition(HEADING)

@@ -31,6 +31,11 @@ from fedspm.nn.sgd import Batch, chunks
 INPUT = ("input.mean", "input.scale")  # how rows are standardised
 
 
+def prepares_for_evaluation(algorithm: "Algorithm") -> bool:
+    """If the method defines it."""
+    return algorithm.personalises()
+
+
 class Algorithm(ABC):
     """One method. `shared` and `private` are flat dicts of tensors; a step returns new ones and changes none."""
 
@@ -237,7 +242,7 @@ class Algorithm(ABC):
             factor, offset = _image_of(factor, x), _image_of(offset, x)
         return torch.addcmul(offset, x, factor)
 
-    @step(when="evaluation", uploads={}, used=lambda self: self.personalises())
+    @step(when="evaluation", uploads={}, used=prepares_for_evaluation)
     def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """What a client does on its own before it is evaluated; nothing of it leaves. By default nothing."""
         return PerClient.of(client.name), client.private

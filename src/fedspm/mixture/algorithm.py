@@ -26,19 +26,31 @@ from fedspm.nn.sgd import chunks
 TAU: dict[str, Upload] = {"tau": Shares()}  # τ_ic = Σ_j w_ijc
 
 
+# What is written below each of these functions is when a step is asked for, in docs/what-leaves.md.
+
+
 def starts_with_kmeans(algorithm: Algorithm) -> bool:
+    """If `em.start` is `kmeans`."""
     return algorithm.settings.em.start == "kmeans"
 
 
 def finds_centres(algorithm: Algorithm) -> bool:
+    """If `em.start` is `kmeans` and `components` is above 1."""
     return starts_with_kmeans(algorithm) and algorithm.settings.components > 1
 
 
+def most_iterations(algorithm: Algorithm) -> int:
+    """At most 12 + 10 (C − 1) times."""
+    return kmeans_init.most_iterations(algorithm.settings.components)
+
+
 def in_one_exchange(algorithm: Algorithm) -> bool:
+    """If `wire.exchanges` is 1."""
     return algorithm.settings.wire.exchanges == 1
 
 
 def in_two_exchanges(algorithm: Algorithm) -> bool:
+    """If `wire.exchanges` is 2."""
     return not in_one_exchange(algorithm)
 
 
@@ -103,7 +115,8 @@ class MixtureAlgorithm(Algorithm):
 
     @step(when="start", used=finds_centres, uploads={"count": Count(), "products": Products()})
     def moments(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
-        """Count and products of the coarse features around the client's own mean."""
+        """Count and products of coarse features (a 7 × 7 average of an image, and for colours correlations of channels)
+        around the client's own mean."""
         mean = self.standardise(shared, client.x.mean(0, keepdim=True))
         features = torch.cat([kmeans_init.described(self.standardise(shared, x), mean).cpu() for x in chunks(client.x)])
         features -= features.mean(0)
@@ -114,11 +127,11 @@ class MixtureAlgorithm(Algorithm):
     @step(
         when="start",
         used=finds_centres,
-        times=lambda algorithm: kmeans_init.most_iterations(algorithm.settings.components),
+        times=most_iterations,
         uploads={"count": Count(), "sum": Sum(), "square": Squares()},
     )
     def cluster(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[Mean, Tensors]:
-        """Counts, sums and sum of squares of the clusters around the client's own offset."""
+        """Count and sum of each cluster of coarse features, and one sum of squares, around the client's own offset."""
         features = client.private["coarse"]
         label, offset = kmeans_init.place(features, centres.cpu())
         sums = kmeans_init.cluster_sums(features - offset, label, len(centres), self.settings.min_count)
@@ -126,7 +139,7 @@ class MixtureAlgorithm(Algorithm):
 
     @step(when="start", used=starts_with_kmeans, uploads=TAU)
     def init_responsibilities(self, client: Client, shared: Tensors, centres: Tensor) -> tuple[PerClient, Tensors]:
-        """First responsibilities: nearly all of a row to its cluster."""
+        """First responsibilities, nearly all of a row to its cluster; their sums τ leave."""
         private = dict(client.private)
         coarse = private.pop("coarse", None)
         label = torch.zeros(client.n, dtype=torch.long)

@@ -1,1 +1,1 @@
-"""What a person looks at: report.html, figures, the terminal."""
+"""What a person looks at: report.html, figures, the terminal, the page on what leaves a client."""

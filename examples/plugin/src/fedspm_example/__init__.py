@@ -1,1 +1,1 @@
-"""A method, an encoder and a data set for FedSPM."""
+"""A method, an encoder, a data set and a transform for FedSPM."""

@@ -1,8 +1,9 @@
 """What happens at a site: its own rows, its own disk, and the steps that its own configuration allows.
 
 Nothing here knows how messages arrive. A site answers what it was asked, keeps its private state, and refuses, with a
-sentence, whatever it was not configured for: another algorithm, another encoder, sums over fewer rows, smaller batches,
-and whatever its run does not need: another step, at another time, more often (`fedspm.engines.flower.request_guard`).
+sentence, whatever it was not configured for: another algorithm, encoder or transform, sums over fewer rows, smaller
+batches, and whatever its run does not need: another step, at another time, more often
+(`fedspm.engines.flower.request_guard`).
 """
 
 import json
@@ -48,6 +49,7 @@ class SiteConfig(Strict):
     state: Path = Field(description="folder of its private state")
     algorithms: tuple[str, ...] = Field(("fedspm",), description="what may be trained here")
     encoders: tuple[str, ...] = Field(ENCODERS, description="encoders that the server may ask for")
+    transforms: tuple[str, ...] = Field((), description="transforms of plugins that a run may use")
     min_count: int = Field(10, ge=1, description="no sum over fewer rows than this leaves, whatever the server asks")
     min_noise: float = Field(0.0, ge=0, description="no part in a run with a smaller privacy.noise")
     min_batch: int = Field(16, ge=1, description="no part in a run whose local steps have fewer rows")
@@ -227,6 +229,8 @@ class Site:
         for role in ("predictor", "router"):
             if (encoder := getattr(settings, role).encoder) not in config.encoders:
                 raise Refused(f"this site is not configured for the {role} encoder {encoder!r}")
+        if others := [name for name in settings.wire.transforms if name not in config.transforms]:
+            raise Refused(f"this site is not configured for the transform {others[0]!r} of wire.transforms")
         if settings.min_count < config.min_count:
             raise Refused(
                 f"the server asks for sums over {settings.min_count} rows, this site's min_count is {config.min_count}"
