@@ -23,7 +23,7 @@ from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predi
 from fedspm.federated.steps import Step, step, steps_of
 from fedspm.federated.task import Task
 from fedspm.federated.transforms import transforms_of
-from fedspm.federated.uploads import Count, EvaluationCount, Squares, Sum
+from fedspm.federated.uploads import EVALUATION, Count, Squares, Sum
 from fedspm.nn.build_encoder import build_encoder
 from fedspm.nn.encoder import Encoder
 from fedspm.nn.sgd import Batch, chunks
@@ -250,11 +250,7 @@ class Algorithm(ABC):
     @step(
         when="evaluation",
         rows="test",
-        uploads={
-            "rows": EvaluationCount(),
-            "right": EvaluationCount(of="rows"),
-            "routed": EvaluationCount(of="rows", by_client=True),
-        },
+        uploads=EVALUATION,
     )
     @torch.no_grad()
     def evaluate(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:

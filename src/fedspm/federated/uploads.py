@@ -147,6 +147,13 @@ class EvaluationCount(Upload):
                 raise Refused(f"{name!r} is {few(value)}, not counts of {rows} test rows")
 
 
+EVALUATION: dict[str, Upload] = {
+    "rows": EvaluationCount(),
+    "right": EvaluationCount(of="rows"),
+    "routed": EvaluationCount(of="rows", by_client=True),
+}
+
+
 def few(values: Tensor) -> str:
     """The first few numbers of a tensor, for a sentence."""
     shown = ", ".join(f"{value:g}" for value in values.flatten()[:5].tolist())

@@ -16,7 +16,7 @@ import jinja2
 from fedspm.algorithms import ALGORITHMS
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.steps import ATTEMPTS, Step, always, steps_of
-from fedspm.federated.uploads import Count, TestRows, Upload
+from fedspm.federated.uploads import Count, EvaluationCount, Upload
 from fedspm.mixture.algorithm import MixtureAlgorithm
 
 DUE = {
@@ -77,9 +77,9 @@ def _meaning(upload: Upload) -> str:
     """What a tensor is: the phrase of its kind, and what of that kind is meant."""
     if isinstance(upload, Count) and upload.of != "rows":
         return f"number of {upload.of} in all rows"
-    if isinstance(upload, TestRows) and upload.by_client:
+    if isinstance(upload, EvaluationCount) and upload.by_client:
         return f"{upload.phrase} that are routed to each client"
-    if isinstance(upload, TestRows) and upload.of:
+    if isinstance(upload, EvaluationCount) and upload.of:
         return f"{upload.phrase}, of those in `{upload.of}`"
     return upload.phrase
 
