@@ -26,6 +26,7 @@ from fedspm.federated.transforms import transforms_of
 from fedspm.federated.uploads import EVALUATION, Count, Squares, Sum
 from fedspm.nn.build_encoder import build_encoder
 from fedspm.nn.encoder import Encoder
+from fedspm.nn.normalisation import per_channel
 from fedspm.nn.sgd import Batch, chunks
 
 INPUT = ("input.mean", "input.scale")  # how rows are standardised
@@ -239,7 +240,7 @@ class Algorithm(ABC):
         factor = 1 / shared["input.scale"]
         offset = -shared["input.mean"] * factor
         if x.ndim == 4:
-            factor, offset = _image_of(factor, x), _image_of(offset, x)
+            factor, offset = per_channel(factor, x), per_channel(offset, x)
         return torch.addcmul(offset, x, factor)
 
     @step(when="evaluation", uploads={}, used=prepares_for_evaluation)
@@ -296,9 +297,3 @@ class Algorithm(ABC):
         self, client: int, private: Tensors, shared: Tensors, embedding: Tensors
     ) -> Float[Tensor, "n k"]:
         """Class probabilities that one client gives."""
-
-
-def _image_of(channels: Float[Tensor, " c"], x: Float[Tensor, "n c h w"]) -> Float[Tensor, "1 c h w"]:
-    """One number per channel as an image that lies in memory as the rows do: arithmetic is 2.5 times as fast."""
-    image = channels[None, :, None, None].expand(1, *x.shape[1:])
-    return image.contiguous(memory_format=torch.channels_last)
