@@ -1,7 +1,11 @@
 """An experiment, a comparison and a choice of C, each started from Python by one call."""
 
+import subprocess
+import sys
+
 import pytest
 
+from fedspm import experiments
 from fedspm.base.layers import assignments, parse_assignments
 from fedspm.experiments import (
     Selection,
@@ -102,3 +106,10 @@ def test_settings_are_typed_as_they_are_read():
     assert typed == ['data.ignore=["a, b"]', "data.path=some/place", "rounds=3", "tensorboard=true", "preset=paper"]
     assert parse_assignments(typed) == given
     assert assignments({"data": {"client_column": "7"}}) == ['data.client_column="7"']
+
+
+def test_every_public_name_is_there_and_a_worker_does_not_load_them():
+    assert all(hasattr(experiments, name) for name in experiments.__all__)
+    code = "import sys, fedspm.experiments.worker; print('scipy.stats' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"
