@@ -27,7 +27,10 @@ class FedPer(FedAvg):
     @step(uploads={"predictor": Update()})
     def update(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Local steps on body and head; the head stays."""
-        moved = self.trained(client, shared | client.private)
+        start = self.predictor.take(shared) | {name: client.private[name] for name in HEAD}
+        moved = self.local_solver(
+            client, "supervised", self.predictor, start, lambda w, batch: self.loss(w, batch, shared)
+        )
         private = {name: moved.pop(name) for name in HEAD}
         return Mean(client.n, **moved), private
 
