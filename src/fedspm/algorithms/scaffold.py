@@ -44,11 +44,13 @@ class Scaffold(FedAvg):
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         answer = exchange(self.update, shared)
         mean, share = answer.result(), len(answer.answered) / self.task.clients
-        steps = {name: share if name.startswith(CONTROL) else self.options.server_rate for name in mean}
-        stepped = {
-            name: torch.lerp(shared[name], value, steps[name]) if value.is_floating_point() else value
-            for name, value in mean.items()
-        }
+        stepped = {}
+        for name, value in mean.items():
+            if name in self.predictor.fixed:
+                stepped[name] = value  # running statistics are averaged
+            else:
+                step = share if name.startswith(CONTROL) else self.options.server_rate
+                stepped[name] = torch.lerp(shared[name], value, step)
         return shared | stepped
 
     @step(uploads={"predictor": Update(), "head": Update(), "control": Update()})
