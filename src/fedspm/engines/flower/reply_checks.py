@@ -11,7 +11,7 @@ from fedspm.base.errors import Refused
 from fedspm.base.tensors import Tensors
 from fedspm.federated.replies import Combined, PerClient, Reply
 from fedspm.federated.steps import Step
-from fedspm.federated.uploads import EvaluationCount, Sender, Update
+from fedspm.federated.uploads import Count, EvaluationCount, Sender, Update
 
 
 def check_reply(step: Step, averaged: Tensors, row: Tensors, weight: float | None, sender: Sender) -> None:
@@ -19,7 +19,9 @@ def check_reply(step: Step, averaged: Tensors, row: Tensors, weight: float | Non
     if averaged and not any(isinstance(step.upload(name), Update) for name in averaged) and weight != 1:
         raise Refused(f"its weight is {weight!r}; a sum has the weight 1")
     for part in (averaged, row):
-        for name in part:
+        for name in sorted(
+            part, key=lambda name: (not isinstance(step.upload(name), Count), name)
+        ):  # sums follow counts
             upload = step.upload(name)
             assert upload is not None  # the gate came before
             upload.check(name, part, sender)
