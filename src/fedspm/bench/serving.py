@@ -73,7 +73,7 @@ def served(run: Path) -> Iterator[tuple[str, int]]:
         subprocess.Popen([*command, "--rate", "1e9"], stdout=log, stderr=log) as process,
     ):
         try:
-            _wait(f"http://127.0.0.1:{port}/", process)
+            _wait(f"http://127.0.0.1:{port}/v1/clients", process)
             yield f"http://127.0.0.1:{port}/v1/predict", process.pid
         except FedSPMError as error:
             log.seek(0)
@@ -84,13 +84,16 @@ def served(run: Path) -> Iterator[tuple[str, int]]:
 
 
 def _wait(address: str, process: "subprocess.Popen[bytes]") -> None:
+    """Until the router and all its nodes are up."""
     until = time.monotonic() + PATIENCE
     while time.monotonic() < until and process.poll() is None:
         try:
-            with urllib.request.urlopen(address, timeout=5):
-                return
+            with urllib.request.urlopen(address, timeout=5) as reply:
+                if all(client["up"] for client in json.load(reply)):
+                    return
         except OSError:
-            time.sleep(0.2)
+            pass
+        time.sleep(0.2)
     raise FedSPMError("the service did not start")
 
 
