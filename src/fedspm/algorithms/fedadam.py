@@ -25,8 +25,10 @@ class FedAdam(FedAvg):
 
     def start(self, exchange: Exchange) -> Tensors:
         shared = super().start(exchange)
-        zeros = {name: torch.zeros_like(value) for name, value in self.weights(shared).items() if self.steps_on(name)}
-        return shared | {f"adam.{moment}.{name}": value for moment in "mv" for name, value in zeros.items()}
+        stepped = {name: value for name, value in self.weights(shared).items() if self.steps_on(name)}
+        return shared | {
+            f"adam.{moment}.{name}": torch.zeros_like(value) for moment in "mv" for name, value in stepped.items()
+        }
 
     def steps_on(self, name: str) -> bool:
         """Running statistics are averaged, and what is frozen stays."""
