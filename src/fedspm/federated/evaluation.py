@@ -134,11 +134,16 @@ def ask(model: Model, home: Int[Tensor, " n"], x: Tensor, y: Tensor) -> Predicti
 def evaluate(model: Model, federation: Federation, map: Map = map, full: bool = True) -> dict[str, Any]:
     """All metrics on the federation's test rows, ready for JSON; `full` with `scores`, which take as long as a round of
     a small federation."""
-    if federation.test is None or not any(len(part) for part in federation.test):
-        raise FedSPMError("this federation has no test rows to evaluate on; give test= or set a larger test_fraction")
-    answers = _by_client(list(map(lambda job: ask(model, *job), _jobs(federation.test))), federation.test)
+    answers = predictions(model, federation, map)
     metrics = _metrics(answers, federation)
     return (with_scores(metrics, answers, federation) if full else metrics) | _components(model, federation)
+
+
+def predictions(model: Model, federation: Federation, map: Map = map) -> list[Predictions | None]:
+    """What is said of each client's test rows, in client order; None where it has none."""
+    if federation.test is None or not any(len(part) for part in federation.test):
+        raise FedSPMError("this federation has no test rows to evaluate on; give test= or set a larger test_fraction")
+    return _by_client(list(map(lambda job: ask(model, *job), _jobs(federation.test))), federation.test)
 
 
 def with_scores(
