@@ -20,6 +20,7 @@ class Part:
 
     x: Tensor
     y: Tensor
+    weight: Tensor | None = None  # of each row in the supervised loss, 1 on average; None: all weigh the same
 
     def __len__(self) -> int:
         return len(self.y)
@@ -29,10 +30,10 @@ class Part:
         return f"Part({len(self):,} rows of {' × '.join(map(str, self.x.shape[1:]))})"
 
     def take(self, rows: Tensor) -> "Part":
-        return Part(self.x[rows], self.y[rows])
+        return Part(self.x[rows], self.y[rows], None if self.weight is None else self.weight[rows])
 
     def to(self, device: torch.device) -> "Part":
-        return Part(self.x.to(device), self.y.to(device))
+        return Part(self.x.to(device), self.y.to(device), None if self.weight is None else self.weight.to(device))
 
 
 @dataclass(frozen=True, repr=False)

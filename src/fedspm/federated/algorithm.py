@@ -227,7 +227,7 @@ class Algorithm(ABC):
         block: Block = getattr(self.settings, encoder.role)
         return client.solver(
             parameters,
-            objective,
+            client.weighted(objective, encoder.role),
             client.batches(step, block.batch_size, block.steps, constants, **extra),
             learning_rate=self.round_rate(encoder.role, client.round) if learning_rate is None else learning_rate,
             momentum=block.momentum if momentum is None else momentum,

@@ -1,5 +1,6 @@
 """What a client step sees: the client's rows, its private state, and its own randomness."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -8,7 +9,10 @@ from torch import Tensor
 
 from fedspm.base.randomness import torch_generator
 from fedspm.base.tensors import Tensors
-from fedspm.nn.sgd import Batches, Solver, minimise
+from fedspm.nn.sgd import Batch, Batches, Solver, minimise
+
+WEIGHT = "sample_weight"  # by which batches carry the weights of rows
+Objective = Callable[[Tensors, Batch], Tensor]
 
 
 @dataclass(frozen=True)
@@ -23,6 +27,7 @@ class Client:
     round: int
     seed: int
     solver: Solver = minimise
+    weight: Float[Tensor, " n"] | None = None  # of each row in the supervised loss; None: all weigh the same
 
     @property
     def n(self) -> int:
@@ -32,10 +37,19 @@ class Client:
         """Derived from (seed, client name, round, step): the same on every engine and after every crash."""
         return torch_generator(self.seed, self.name, self.round, step)
 
+    def weighted(self, objective: Objective, role: str) -> Objective:
+        """What the predictor's steps descend: the loss of a row times its weight. The router's is left as it is:
+        density ratios describe where rows come from, and a row that matters more does not come more often."""
+        if self.weight is None or role != "predictor":
+            return objective
+        return lambda parameters, batch: objective(parameters, batch) * batch.extra[WEIGHT]
+
     def batches(self, step: str, size: int, steps: int, constants: Tensors | None = None, **extra: Tensor) -> Batches:
         """`steps` random batches: permutations of all rows, one after the other, cut into pieces."""
         for name, rows in extra.items():
             assert len(rows) == self.n, f"{name}: {len(rows)} rows of a client that has {self.n}"
+        if self.weight is not None:
+            extra[WEIGHT] = self.weight
         size = min(size, self.n)
         generator = self.generator(step)
         passes = -(-steps * size // self.n)

@@ -58,7 +58,7 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
             together = config.federation(again=True)
             run.require_same(together.without([name]))
             federation = together
-    train = federation.train[-1] if federation else config.newcomer(name, _row_schema(run))[0]
+    train = federation.train[-1] if federation else config.newcomer(name, row_schema(run))[0]
     if len(train) < (least := max(config.min_count, config.components)):
         raise FedSPMError(f"client {name!r} has {len(train)} training rows; to join, it needs at least {least}")
     newcomer = Client(name, algorithm.task.clients, train.x, train.y, {}, 0, config.seed)
@@ -145,7 +145,8 @@ def _with_other_clients(config: Config, **data: Any) -> Config:
     return resolve(settings | {"data": settings["data"] | changes})
 
 
-def _row_schema(run: Run) -> RowSchema:
+def row_schema(run: Run) -> RowSchema:
+    """What rows must have in common with those that the run was trained on."""
     columns = run.manifest.get("columns")
     return RowSchema(run.task.shape, run.classes, tuple(columns) if columns else None)
 
