@@ -12,8 +12,9 @@ if TYPE_CHECKING:
     from fedspm.bench.route import bench_route
     from fedspm.bench.scale import bench_scale
     from fedspm.bench.serving import bench_serving
+    from fedspm.bench.tables import bench_tables
 
-__all__ = ["bench_peers", "bench_profile", "bench_round", "bench_route", "bench_scale", "bench_serving"]
+__all__ = ["bench_peers", "bench_profile", "bench_round", "bench_route", "bench_scale", "bench_serving", "bench_tables"]
 
 
 def __getattr__(name: str) -> Any:
