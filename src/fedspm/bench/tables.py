@@ -95,8 +95,8 @@ def page(records: Sequence[Record]) -> str:
         *markdown_table(VERDICTS, _verdicts(records, names)),
         "",
         "Differences of average accuracy in points with 95 % intervals, paired by seed. The best is that of highest",
-        "mean among nine (three learners, alone, pooled, pooled with the site as a feature), chosen on the same test rows,",
-        "which flatters it.",
+        "mean among nine (three learners, alone, pooled, pooled with the site as a feature), chosen on the same test",
+        "rows, which flatters it.",
     ]
     for name in names:
         lines += [

@@ -23,8 +23,8 @@ def bench(
             metavar="round|scale|peers|route|profile|serving|tables",
             help="round: a round against bare tensor work. scale: 8 to 1,000 clients. peers: FedAvg here, on pfl and "
             "on Flower's simulation, which are set up in the user's cache. route: queries a second. profile: where the "
-            "time of a round goes. serving: load on `fedspm serve all` of a --run. tables: accuracy beside scikit-learn "
-            "on small tables, five seeds, written to --out.",
+            "time of a round goes. serving: load on `fedspm serve all` of a --run. tables: accuracy beside "
+            "scikit-learn on small tables, five seeds, written to --out.",
         ),
     ],
     algorithm: Annotated[str, typer.Option(help="Whose round; peers do FedAvg.")] = "fedspm",
