@@ -65,6 +65,14 @@ class Repeating(FedAvg):
         return super().server_round(super().server_round(shared, exchange), exchange)
 
 
+class Late(FedAvg):
+    """Asks in every round for a step that is declared for the start."""
+
+    def server_round(self, shared, exchange):
+        exchange(self.describe, {})
+        return super().server_round(shared, exchange)
+
+
 class Unused(FedAvg):
     """Asks for a step that it says these settings do not use."""
 
@@ -89,6 +97,7 @@ class Undeclared(FedAvg):
         (Copying, "declarations"),
         (Repeating, "declarations"),
         (Unused, "declarations"),
+        (Late, "sites"),
     ],
 )
 def test_a_method_that_breaks_the_contract_is_told_so(method, check):

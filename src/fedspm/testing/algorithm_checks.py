@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from fedspm.algorithms import ALGORITHMS
-from fedspm.base.errors import TrainingFailed
+from fedspm.base.errors import TooFewSites, TrainingFailed
 from fedspm.base.tensors import Tensors, tensor_bytes
 from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
@@ -224,6 +224,8 @@ def check_sites(method: type[Algorithm], **changes: Any) -> None:
             assert not refused, f"across sites: {refused[0]}"
             assert_equal(expected, shared, "across sites and in process")
             assert dict(engine.releases.of) == dict(local.releases.of), "noised vectors are counted otherwise at sites"
+    except TooFewSites as error:
+        raise AssertionError(f"across sites: {error}") from error
     finally:
         torch.set_num_threads(threads)
 
