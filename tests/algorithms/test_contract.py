@@ -50,6 +50,29 @@ class Leaking(FedAvg):
         return PerClient.of(client.name, first=client.x[:, 0]), client.private
 
 
+class Copying(Leaking):
+    """Declares sums, and sends five rows."""
+
+    @step(uploads={"first": Sum()})
+    def peek(self, client, shared):
+        return Mean(1, first=client.x[:5]), client.private
+
+
+class Repeating(FedAvg):
+    """Asks twice a round for a step that is declared for once."""
+
+    def server_round(self, shared, exchange):
+        return super().server_round(super().server_round(shared, exchange), exchange)
+
+
+class Late(FedAvg):
+    """Asks in every round for a step that is declared for the start."""
+
+    def server_round(self, shared, exchange):
+        exchange(self.describe, {})
+        return super().server_round(shared, exchange)
+
+
 class Unused(FedAvg):
     """Asks for a step that it says these settings do not use."""
 
@@ -67,7 +90,15 @@ class Undeclared(FedAvg):
 
 @pytest.mark.parametrize(
     ("method", "check"),
-    [(Forgetful, "resumes"), (Numbered, "renumbering"), (Leaking, "declarations"), (Unused, "declarations")],
+    [
+        (Forgetful, "resumes"),
+        (Numbered, "renumbering"),
+        (Leaking, "declarations"),
+        (Copying, "declarations"),
+        (Repeating, "declarations"),
+        (Unused, "declarations"),
+        (Late, "sites"),
+    ],
 )
 def test_a_method_that_breaks_the_contract_is_told_so(method, check):
     with pytest.raises(AssertionError, match=f"{method.__name__} fails check '{check}'"):

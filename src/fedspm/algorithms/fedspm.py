@@ -21,16 +21,9 @@ from fedspm.federated.steps import step
 from fedspm.federated.task import Task
 from fedspm.federated.uploads import Count, Sum, Update, Upload
 from fedspm.mixture import em, routing
-from fedspm.mixture.algorithm import (
-    TAU,
-    MixtureAlgorithm,
-    both_steps,
-    e_step,
-    in_one_exchange,
-    in_two_exchanges,
-)
+from fedspm.mixture.algorithm import TAU, MixtureAlgorithm, in_one_exchange, in_two_exchanges
 from fedspm.mixture.density_ratio import all_mixing, drm_block, extrapolate, initial_tilts, log_prior
-from fedspm.mixture.e_step import EvidenceCache
+from fedspm.mixture.e_step import EvidenceCache, both_steps, e_step
 from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio, of_label
 from fedspm.mixture.onboarding import Onboarding
 from fedspm.nn.sgd import Batch
@@ -58,13 +51,13 @@ class FedSPM(MixtureAlgorithm, Servable):
         return shared | {"tau": self.first_tau(shared, exchange)}
 
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
-        if in_one_exchange(self):
+        if self.settings.wire.exchanges == 1:
             answer = exchange(self.advance, shared)
             update, tau = answer.mean.result(), answer.rows.stack("tau", self.task.names, shared["tau"])
         else:
             tau = exchange(self.expect, shared).stack("tau", self.task.names, shared["tau"])  # lines 3–6
             update = exchange(self.maximise, shared, tau=tau).result()  # lines 7–14
-        update = extrapolate(self.settings, self.task.clients, shared, update, exchange.round)
+        update = extrapolate(self, shared, update, exchange.round)
         return shared | update | {"tau": tau}
 
     # -- Algorithm 1, the client's side ------------------------------------------------------------------------------

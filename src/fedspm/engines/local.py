@@ -125,7 +125,7 @@ class LocalEngine:
             self.privates[name] = taken.private
             if taken.noised:
                 self.releases.add([name], taken.noised)
-            self.traffic.receive(name, taken.reply)
+            self.traffic.of[name] += taken.reply.nbytes
             merged = merge(merged, name, reply)
         return merged  # type: ignore[return-value]
 

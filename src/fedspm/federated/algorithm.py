@@ -225,11 +225,12 @@ class Algorithm(ABC):
         the same for all rows of a client.
         """
         block: Block = getattr(self.settings, encoder.role)
+        rate = self.round_rate(encoder.role, client.round) if learning_rate is None else learning_rate
         return client.solver(
             parameters,
             objective,
             client.batches(step, block.batch_size, block.steps, constants, **extra),
-            learning_rate=self.round_rate(encoder.role, client.round) if learning_rate is None else learning_rate,
+            learning_rate=rate,
             momentum=block.momentum if momentum is None else momentum,
             fixed=encoder.fixed,
             scale=scale,

@@ -46,7 +46,9 @@ def take_step(
 def require_step(algorithm: Algorithm, name: str) -> Step:
     """The declaration of a step; one without is refused."""
     if name not in algorithm.steps:
-        raise Refused(f"{algorithm.settings.algorithm} has no client step {name!r}")
+        raise Refused(
+            f"{algorithm.settings.algorithm} has no client step {name!r}; a step declares with @step what it sends"
+        )
     return algorithm.steps[name]
 
 

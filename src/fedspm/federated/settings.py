@@ -76,7 +76,7 @@ class Wire(Strict):
 
 class Settings(Strict):
     algorithm: str = Field("fedspm", description="fedspm, one of the others of docs/algorithms, or a plugin's")
-    components: int = Field(3, ge=1, description="C, components a client")
+    components: int = Field(3, ge=1, description="C, components per client")
     variant: Literal["1x", "cx"] = Field("1x", description="1x: components share one encoder; cx: one encoder each")
     rounds: int = Field(200, ge=1, description="rounds to train")
     horizon: int | None = Field(None, ge=1, description="length of the annealing schedule; the rounds if not given")

@@ -140,7 +140,7 @@ class EvaluationCount(Upload):
     def check(self, name: str, reply: Tensors, sender: Sender) -> None:
         value, shape = reply.get(name), (sender.clients,) if self.by_client else ()
         if value is None or value.shape != shape or value.dtype != torch.int64:
-            raise Refused(f"{name!r} is missing or not {'a count a site' if self.by_client else 'a count'}")
+            raise Refused(f"{name!r} is missing or not {'one count per site' if self.by_client else 'a count'}")
         if self.of and self.of in reply:
             rows, total = int(reply[self.of]), int(value.sum())
             if (value < 0).any() or not (total in (0, rows) if self.by_client else total <= rows):

@@ -205,7 +205,7 @@ class FlowerEngine:
         for each in accepted:
             self._sent[each.site] = self._sent.get(each.site, {}) | shared
             self._have_frozen |= {each.site} if self.algorithm.frozen_names & shared.keys() else set()
-            self.traffic.receive(each.site, each.reply)
+            self.traffic.of[each.site] += each.reply.nbytes
             merged = merge(merged, each.site, each.reply)
         assert merged is not None
         return merged
@@ -219,7 +219,7 @@ class FlowerEngine:
             raise TooFewSites(f"round {self.round}, step {step}: {accepted} sites answered, {needed} ({why})")
 
     def _least(self) -> int:
-        """AnswersMessages without which an exchange does not count; of those that are invited."""
+        """The least number of replies for an exchange to count, of those who are invited."""
         return min(max(1, self.post.waiting.min_clients), len(self._invited))
 
     # -- who is there ------------------------------------------------------------------------------------------------
