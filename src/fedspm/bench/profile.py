@@ -31,7 +31,7 @@ from fedspm.report.terminal import console
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import resolve
 from fedspm.runs.folder import Run
-from fedspm.training.evaluation import prepared_model
+from fedspm.training.evaluation import personalised
 from fedspm.training.loop import begin, one_round
 
 
@@ -63,7 +63,7 @@ def _profiled(settings: Mapping[str, Any], repeats: int) -> dict[str, Any]:
             total = time.process_time() - began
         parts.seconds["everything else"] = total - sum(parts.seconds.values())
         began = time.process_time()
-        evaluate(prepared_model(algorithm, engine, shared), federation)
+        evaluate(personalised(algorithm, engine, shared), federation)
         evaluation = time.process_time() - began
         with tempfile.TemporaryDirectory() as folder:
             run, _ = Run.begin(Path(folder) / "run", config, "fedspm bench profile")

@@ -68,7 +68,8 @@ def normalised(method: Normalising, shared: Tensors, exchange: Exchange) -> Tens
     def ask(gamma: Tensor, tau: Tensor) -> Occupancy:
         told = exchange(method.occupy, {"tilt.xi": shared["tilt.xi"]}, gamma=gamma, tau=tau)
         answered = torch.tensor([name in told.answered for name in method.task.names])
-        return Occupancy(**{"overlap": None} | told.totals(), here=enough & answered)
+        sums = told.totals()
+        return Occupancy(sums["shares"], sums["baseline"], sums["value"], sums.get("overlap"), enough & answered)
 
     found = exact_normalisers(shared["tilt.gamma"], shared["tau"], enough, ask)
     return shared | {"tilt.gamma": found.gamma.float(), TRAINED: shared["tilt.gamma"]}

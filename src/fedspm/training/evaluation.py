@@ -20,7 +20,7 @@ def model_of(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model:
     return Model(algorithm, engine.send(shared), list(engine.private_states().values()))
 
 
-def prepared_model(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model:
+def personalised(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model:
     """The model as it is evaluated."""
     return model_of(algorithm, engine, prepare(algorithm, engine, shared))
 

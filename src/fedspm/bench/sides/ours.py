@@ -10,7 +10,7 @@ from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import evaluate
 from fedspm.federated.task import Task
 from fedspm.runs.config import resolve
-from fedspm.training.evaluation import prepared_model
+from fedspm.training.evaluation import personalised
 from fedspm.training.loop import begin, one_round
 
 from .job import Job, Turns, read
@@ -32,7 +32,7 @@ def main(path: str, workers: str) -> None:
         for number in range(job.rounds):
             shared = one_round(algorithm, engine, shared, number)
             if job.test:
-                model = prepared_model(algorithm, engine, shared)
+                model = personalised(algorithm, engine, shared)
                 turns.done(evaluate(model, federation, engine.map)["system_accuracy"])
             else:
                 turns.done(None)
