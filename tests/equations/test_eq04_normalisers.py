@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from tests.support.small import small_settings
 
 from fedspm.algorithms import build_algorithm
 from fedspm.data.federation import Federation
@@ -17,6 +16,7 @@ from fedspm.mixture.normalisers import TRAINED, Occupancy, as_trained, exact_nor
 from fedspm.testing.algorithm_checks import small_federation, train_rounds
 from fedspm.training.evaluation import prepare
 from fedspm.training.loop import begin
+from small import small_settings
 
 
 def settings(**changes: Any) -> Any:

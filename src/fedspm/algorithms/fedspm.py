@@ -142,7 +142,7 @@ class FedSPM(MixtureAlgorithm, Servable):
 
     @step(when="evaluation", uploads=OCCUPANCY, used=normalises, times=EXCHANGES)
     def occupy(self, client: Client, shared: Tensors, gamma: Tensor, tau: Tensor) -> tuple[Mean, Tensors]:
-        """How the client's rows are divided among the components of all clients, Σ_j P_j(i, c), sums of products of such
+        """How the client's rows are divided among the components of all clients, Σ_j P_j(i, c), sums of products of
         shares, Σ_j r_j and −Σ_j log r_j (eq. 4 and 5), from at least `min_count` rows."""
         shown = client.n if client.n >= self.settings.min_count else 0
         return Mean(1, **occupancy(shared["tilt.xi"], gamma, tau, client.private["h"][:shown])), client.private

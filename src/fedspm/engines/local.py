@@ -4,6 +4,7 @@ Workers are threads: PyTorch leaves the interpreter's lock while it computes, so
 and the program without a copy. Each computes with one thread of its own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -53,6 +54,7 @@ class LocalEngine:
         self.workers = cores() if workers == "auto" else int(workers)
         self.begin_round(0)
         self.releases = Releases()
+        self.repeated: Counter[str] = Counter()
         self.privates: dict[str, Tensors] = {}
         self._seed = seed
         self._threads_before = torch.get_num_threads()
@@ -126,6 +128,7 @@ class LocalEngine:
             if taken.noised:
                 self.releases.add([name], taken.noised)
             self.traffic.receive(name, taken.reply)
+            self.repeated += Counter({name: taken.repeated})
             merged = merge(merged, name, reply)
         return merged  # type: ignore[return-value]
 

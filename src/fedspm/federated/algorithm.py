@@ -232,7 +232,8 @@ class Algorithm(ABC):
         the same for all rows of a client.
         """
         block: Block = getattr(self.settings, encoder.role)
-        return client.solver(
+        return client.descend(
+            step,
             parameters,
             objective,
             client.batches(step, block.batch_size, block.steps, constants, **extra),

@@ -123,6 +123,9 @@ class Training:
     def evaluate(self) -> None:
         """Evaluate the state after this round; the time that it takes is not counted as training."""
         costs = self.clock.stop(self.round) | self.engine.traffic.metrics() | self._privacy_metrics()
+        if self.engine.repeated:  # since the last evaluation
+            costs["repeated_steps"] = dict(self.engine.repeated)
+            self.engine.repeated.clear()
         self.metrics = {"round": self.round, **self.measure(), **costs}
         self.history.append(self.metrics)
         self.notify("on_evaluation", self.metrics)
