@@ -4,12 +4,13 @@ Workers are threads: PyTorch leaves the interpreter's lock while it computes, so
 and the program without a copy. Each computes with one thread of its own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -53,6 +54,7 @@ class LocalEngine:
         self.workers = cores() if workers == "auto" else int(workers)
         self.begin_round(0)
         self.releases = Releases()
+        self.repeated: Counter[str] = Counter()
         self.privates: dict[str, Tensors] = {}
         self._seed = seed
         self._threads_before = torch.get_num_threads()
@@ -63,7 +65,7 @@ class LocalEngine:
         self._steps = one_core_threads(self.workers * clients_at_once, "fedspm-step")  # started as they are needed
         self.data = [(part.x.to(self.device), part.y.to(self.device)) for part in federation.train]
 
-    def __enter__(self) -> "LocalEngine":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(
@@ -126,6 +128,7 @@ class LocalEngine:
             if taken.noised:
                 self.releases.add([name], taken.noised)
             self.traffic.of[name] += taken.reply.nbytes
+            self.repeated += Counter({name: taken.repeated})
             merged = merge(merged, name, reply)
         return merged  # type: ignore[return-value]
 

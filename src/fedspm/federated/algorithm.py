@@ -160,6 +160,13 @@ class Algorithm(ABC):
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         """One round of training: the new state of the server, most of which is shared with the clients."""
 
+    def prepared(self, shared: Tensors, exchange: Exchange) -> Tensors:
+        """The server's state as it is evaluated, saved and served, after what clients do on their own for it. Training
+        goes on as if nothing had been prepared: `server_round` and the clients' steps undo whatever it changes."""
+        if self.personalises():
+            exchange(self.personalise, shared)
+        return shared
+
     def participants(self, round: int) -> list[int]:
         """The clients of a round, in order: all, or `clients_per_round` of them, each as likely as the others."""
         clients, drawn = self.task.clients, self.settings.clients_per_round
@@ -226,7 +233,8 @@ class Algorithm(ABC):
         """
         block: Block = getattr(self.settings, encoder.role)
         rate = self.round_rate(encoder.role, client.round) if learning_rate is None else learning_rate
-        return client.solver(
+        return client.descend(
+            step,
             parameters,
             objective,
             client.batches(step, block.batch_size, block.steps, constants, **extra),

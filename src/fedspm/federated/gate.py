@@ -26,6 +26,7 @@ class Taken:
     reply: Reply  # ready to leave
     private: Tensors
     noised: int  # vectors of the reply that carry noise
+    repeated: int = 0  # how often local steps were taken again, with smaller ones (`Client.descend`)
 
 
 def take_step(
@@ -38,9 +39,9 @@ def take_step(
         reply = without(reply, algorithm.frozen_names)
     require_declared_reply(algorithm, step, client.name, shared, reply)
     if not algorithm.transforms:
-        return Taken(reply, private, 0)
+        return Taken(reply, private, 0, len(client.repeated))
     encoded, noised = encode(algorithm.transforms, algorithm.settings, step, client, shared, reply, secret)
-    return Taken(encoded, private, noised)
+    return Taken(encoded, private, noised, len(client.repeated))
 
 
 def require_step(algorithm: Algorithm, name: str) -> Step:

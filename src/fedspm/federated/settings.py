@@ -42,6 +42,10 @@ class EM(Strict):
     e_step: Literal["exact", "incremental"] = Field(
         "exact", description="incremental: only rows that the local steps visit, on their way; docs/performance.md"
     )
+    normalisers: Literal["exact", "trained"] = Field(
+        "trained",
+        description="γ where a model is evaluated, saved and served; exact: as eq. 4 has it, trained: as SGD left it",
+    )
     scaled_steps: bool = Field(True, description="divide the gradient of a component's head and tilt by its weight")
     server_step: float = Field(
         4.0, ge=1, description="first server step on γ and ξ, at most m/2, annealed to 1 at half time"

@@ -23,7 +23,7 @@ from fedspm.data.settings import CONSTRUCTED, DIVIDED, IN_MEMORY, OF_TABLES, OWN
 from fedspm.federated.settings import OF_IMAGES, Settings
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "default": {},
+    "default": {"em": {"normalisers": "exact"}},
     # The method as printed, with a ResNet as He et al. have it: docs/decisions/0003.
     "paper": {
         "predictor": {"normalisation": "batch", "grid": 1, "learning_rate": OF_IMAGES},

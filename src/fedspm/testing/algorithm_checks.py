@@ -26,7 +26,7 @@ from fedspm.federated.replies import Combined, PerClient, Reply
 from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 from fedspm.training.engine import Engine
-from fedspm.training.evaluation import personalise
+from fedspm.training.evaluation import prepare
 from fedspm.training.loop import begin, one_round
 
 NAME = "method-under-test"  # under which sites find it while it is checked
@@ -81,7 +81,7 @@ def trained(method: type[Algorithm], federation: Federation, **changes: Any) -> 
     algorithm = method(small_settings(**changes), Task.of_federation(federation))
     with LocalEngine(federation, seed=0, **{"workers": 1, **engine_options}) as engine:
         shared = train_rounds(algorithm, engine, begin(algorithm, engine), 0, ROUNDS)
-        personalise(algorithm, engine, shared)
+        shared = prepare(algorithm, engine, shared)
     return algorithm, shared, engine
 
 
@@ -171,7 +171,7 @@ def check_declarations(method: type[Algorithm], **changes: Any) -> None:
     algorithm = method(small_settings(**changes), Task.of_federation(federation))
     with Watching(federation, seed=0, workers=1) as engine:
         shared = train_rounds(algorithm, engine, begin(algorithm, engine), 0, 2)
-        personalise(algorithm, engine, shared)
+        prepare(algorithm, engine, shared)
     unused = engine.asked.keys() - algorithm.steps_in_use().keys()
     assert not unused, f"steps are asked for that `used` says are not: {sorted(unused)}"
     for name, asked in engine.asked.items():

@@ -1,5 +1,6 @@
 """What a training needs of an engine, and the engine of a configuration that trains in this process."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -21,6 +22,7 @@ class Engine(Exchange, Protocol):
 
     traffic: Traffic
     releases: Releases
+    repeated: Counter[str]  # how often clients took local steps again, with smaller ones; sites say it themselves
     absent: dict[str, str]  # clients that were left out of an exchange of this round, and why
 
     def private_states(self) -> dict[str, Tensors]: ...

@@ -7,6 +7,7 @@ exchange: its row of τ stays, the mean is over the others, and it is asked agai
 import json
 import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -81,6 +82,7 @@ class FlowerEngine:
         self._have_frozen: set[str] = set()  # sites that have got what no round changes
         self._frozen_digest = ""
         self.releases = Releases()
+        self.repeated: Counter[str] = Counter()  # sites say it themselves, in their logs
         self._turn = self._attempt = -1
         self.begin_round(0)
 
