@@ -38,6 +38,13 @@ class Numbered(FedAvg):
         return Mean(weight * (1 + client.index), **tensors), private
 
 
+class Entangled(FedAvg):
+    """Lets the rows of a batch see each other."""
+
+    def loss(self, w, batch, shared):
+        return super().loss(w, batch, shared) * (1 + batch.y.float().mean())
+
+
 class Leaking(FedAvg):
     """Declares sums, and sends one number per row."""
 
@@ -93,6 +100,7 @@ class Undeclared(FedAvg):
     [
         (Forgetful, "resumes"),
         (Numbered, "renumbering"),
+        (Entangled, "clients_at_once"),
         (Leaking, "declarations"),
         (Copying, "declarations"),
         (Repeating, "declarations"),

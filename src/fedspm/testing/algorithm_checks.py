@@ -52,8 +52,8 @@ def small_federation(order: tuple[str, ...] = ("north", "south", "west", "east")
     return Federation.from_arrays(train, test)
 
 
-def small_settings(**changes: Any) -> Settings:
-    block = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 5}
+def small_settings(batch_size: int = 32, **changes: Any) -> Settings:
+    block = {"encoder": "mlp", "dimension": 4, "batch_size": batch_size, "steps": 5}
     values = {"algorithm": NAME, "components": 2, "rounds": ROUNDS, "em": {"hold": 1}}
     blocks = {"predictor": block | {"momentum": 0.9}, "router": block | {"momentum": 0.95}}
     return Settings.model_validate(values | blocks | changes)
@@ -156,8 +156,9 @@ def check_renumbering(method: type[Algorithm], **changes: Any) -> None:
 
 
 def check_clients_at_once(method: type[Algorithm], **changes: Any) -> None:
-    """Clients that are trained in groups get what they get alone, up to rounding."""
+    """Clients that are trained in groups get what they get alone, up to rounding: no row sees another in a batch."""
     federation = small_federation()
+    changes = {"batch_size": 100, **changes}  # more rows than most clients have: a group fills their batches up
     _, alone, _ = trained(method, federation, **changes)
     _, together, _ = trained(method, federation, clients_at_once=4, **changes)
     for name, value in alone.items():
@@ -169,7 +170,8 @@ def check_declarations(method: type[Algorithm], **changes: Any) -> None:
     """Only steps that the settings use are asked for, as often as declared, and no reply holds rows of a client."""
     federation = small_federation()
     algorithm = method(small_settings(**changes), Task.of_federation(federation))
-    with Watching(federation, seed=0, workers=1) as engine:
+    engine = Watching(federation, seed=0, workers=1)
+    with engine:
         shared = train_rounds(algorithm, engine, begin(algorithm, engine), 0, 2)
         prepare(algorithm, engine, shared)
     unused = engine.asked.keys() - algorithm.steps_in_use().keys()
