@@ -35,7 +35,11 @@ from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_r
 from fedspm.mixture.onboarding import Onboarding
 from fedspm.nn.sgd import Batch
 
-PARAMETERS: dict[str, Upload] = {"predictor": Update(), "router": Update(), "tilt": Update()}  # θ, ν, all γ and ξ
+PARAMETERS: dict[str, Upload] = {
+    "predictor": Update(),
+    "router": Update(),
+    "tilt": Update(own_rows=True),
+}  # θ, ν, all γ and ξ
 
 
 class FedSPM(MixtureAlgorithm, Servable):

@@ -22,6 +22,8 @@ class Engine(Exchange, Protocol):
     traffic: Traffic
     releases: Releases
     absent: dict[str, str]  # clients that were left out of an exchange of this round, and why
+    refused: dict[str, str]  # those of them whose replies were refused
+    suspicion: dict[str, float]  # how many times as long as the others' a client's replies of this round are at most
 
     def private_states(self) -> dict[str, Tensors]: ...
 
@@ -30,6 +32,9 @@ class Engine(Exchange, Protocol):
     def invite_all(self) -> None: ...
 
     def init_private(self, algorithm: Algorithm) -> None: ...
+
+    def undo_round(self) -> None:
+        """Put private states back to before this round, which is done again."""
 
     def restore(self, round: int, privates: Mapping[str, Tensors]) -> None: ...
 
