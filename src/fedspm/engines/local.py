@@ -140,9 +140,10 @@ class LocalEngine:
                 merging.add(name, reply)
             except Refused as error:
                 refused[name] = str(error)
-        note_suspicion(self.suspicion, merging)
         refused |= merging.refuse()
-        self._leave_out(declared, refused)
+        note_suspicion(self.suspicion, merging)
+        self._require_enough(declared, refused)
+        self.leave_out({name: f"client {name!r}, step {declared.name}: {why}" for name, why in refused.items()})
         self.traffic.of.update({name: size for name, size in sizes.items() if name not in refused})
         return merging.result()  # type: ignore[return-value]
 
@@ -150,13 +151,15 @@ class LocalEngine:
         """A reply as the server reads it."""
         return decode(algorithm.transforms, step, shared, reply)
 
-    def _leave_out(self, step: Step, refused: dict[str, str]) -> None:
-        """The exchange goes on without these clients; the start, and one that nobody is left of, does not."""
-        sentences = {name: f"client {name!r}, step {step.name}: {why}" for name, why in refused.items()}
+    def leave_out(self, refused: Mapping[str, str]) -> None:
+        self.absent |= refused
+        self.refused |= refused
+
+    def _require_enough(self, step: Step, refused: dict[str, str]) -> None:
+        """A round goes on without the replies that are refused; the start does not, nor a round of nobody."""
         if refused and (step.when != "round" or len(refused) == len(self.participants)):
-            raise TrainingFailed(f"round {self.round}: {'; '.join(sentences.values())}")
-        self.absent |= sentences
-        self.refused |= sentences
+            name, why = next(iter(refused.items()))
+            raise TrainingFailed(f"client {name!r}, round {self.round}, step {step.name}: {why}")
 
     def _where(self, client: Client, step: str) -> str:
         return f"client {client.name!r}, round {self.round}, step {step}"

@@ -33,6 +33,9 @@ class Engine(Exchange, Protocol):
 
     def init_private(self, algorithm: Algorithm) -> None: ...
 
+    def leave_out(self, refused: Mapping[str, str]) -> None:
+        """Note clients whose replies are refused, and why."""
+
     def undo_round(self) -> None:
         """Put private states back to before this round, which is done again."""
 

@@ -67,6 +67,7 @@ def _run_rounds(training: Training, engine: Engine) -> None:
         training.notify("on_round_start")
         training.shared = one_round(training.algorithm, engine, training.shared, training.round)
         training.round += 1
+        training.note_refused()
         training.notify("on_round_end")
         if training.stopping:
             break
@@ -135,15 +136,14 @@ def one_round(algorithm: Algorithm, engine: Engine, shared: Tensors, number: int
             continue
         why = spoilt(shared, after)
         if why is None:
-            engine.absent |= without
-            engine.refused |= without
+            engine.leave_out(without)
             return after
-        suspect = max(engine.suspicion, key=engine.suspicion.__getitem__, default=None)
-        if suspect is None or len(invited) < 2 or attempt + 1 == ATTEMPTS:
+        times, suspect = max(((times, name) for name, times in engine.suspicion.items()), default=(0.0, ""))
+        if times <= algorithm.settings.max_update or len(invited) < 2 or attempt + 1 == ATTEMPTS:
             raise TrainingFailed(f"round {number}: {why}; {_what_to_do(algorithm, without)}")
         without[suspect] = (
-            f"client {suspect!r}: with its reply, {engine.suspicion[suspect]:.3g} times as long as the others', "
-            f"{why}; round {number} was done again without it"
+            f"client {suspect!r}: with its reply, {times:.3g} times as long as the others', {why}; round {number} was "
+            "done again without it"
         )
         engine.undo_round()
     raise AssertionError
@@ -152,7 +152,7 @@ def one_round(algorithm: Algorithm, engine: Engine, shared: Tensors, number: int
 def spoilt(before: Tensors, after: Tensors) -> str | None:
     """Why no round can follow this state: a value is not finite, or a tensor thousands of times as long as before."""
     for name, value in after.items():
-        if not value.is_floating_point():
+        if not value.is_floating_point() or value is before.get(name):
             continue
         size = float(value.double().norm())
         if not math.isfinite(size):

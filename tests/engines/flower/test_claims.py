@@ -81,7 +81,7 @@ def test_an_update_out_of_proportion_is_left_out_and_named(vectors, tmp_path, na
     spoil["bad"] = tenfold(shared)
     assert_same(expected, one_round(algorithm, engine, shared, 0))
     assert len(engine.said) == 1
-    assert f"site 'south', step {step}: its update of " in engine.said[0]
+    assert f"site 'south', step {step}: its update has the length" in engine.said[0]
     assert f"more than {MOST:g} times is refused (max_update = {MOST:g})" in engine.said[0]
     assert engine.refused.keys() == {"south"}
     spoil.clear()

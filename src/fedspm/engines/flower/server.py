@@ -98,6 +98,12 @@ class FlowerEngine:
         """None: they are the sites'."""
         return {}
 
+    def leave_out(self, refused: Mapping[str, str]) -> None:
+        for why in refused.values():
+            self.say(f"left out: {why}")
+        self.absent |= refused
+        self.refused |= refused
+
     def undo_round(self) -> None:
         """Nothing to do, either: a round that is begun again starts from the same private states."""
 
@@ -199,8 +205,8 @@ class FlowerEngine:
         for each in received:
             if each.site not in wrong:
                 merging.add(each.site, each.reply)
-        note_suspicion(self.suspicion, merging)
         wrong |= merging.refuse()
+        note_suspicion(self.suspicion, merging)
         doubted = {site: f"site {site!r}, step {step}: {why}" for site, why in wrong.items()}
         self.refused |= doubted
         refused |= doubted

@@ -17,6 +17,8 @@ from fedspm.federated.steps import Step
 from fedspm.federated.transforms import updates
 from fedspm.federated.uploads import Update
 
+WHOLE = "all parameters together"
+
 
 @dataclass(frozen=True)
 class Change:
@@ -75,10 +77,12 @@ def parts(step: Step, change: Change) -> Iterator[tuple[str, str, Tensor]]:
 
 
 def lengths(step: Step, change: Change) -> dict[str, float]:
-    """The L2 norm of every block."""
-    squares: dict[str, float] = {}
+    """The L2 norm of every block, and of the whole update."""
+    squares: dict[str, float] = {WHOLE: 0.0}
     for block, _, value in parts(step, change):
-        squares[block] = squares.get(block, 0.0) + float(value.square().sum())
+        square = float(value.square().sum())
+        squares[block] = squares.get(block, 0.0) + square
+        squares[WHOLE] += square
     return {block: square**0.5 for block, square in squares.items()}
 
 

@@ -5,11 +5,14 @@
 An update within the bound is not touched, not by a bit. What is left of a longer one has its direction.
 """
 
+from fedspm.federated.robust.blocks import WHOLE
 from fedspm.federated.robust.screening import Lengths
 
-LONGEST = 3.0  # times the median; honest blocks: docs/robustness.md
+LONGEST = 2.0  # times the median: docs/decisions/0013
 
 
 def shortening(found: Lengths, client: str) -> dict[str, float]:
     """What the blocks of a client that are beyond the bound are multiplied by."""
-    return {block: LONGEST / excess for block, excess in found.excess(client).items() if excess > LONGEST}
+    return {
+        block: LONGEST / excess for block, excess in found.excess(client).items() if excess > LONGEST and block != WHOLE
+    }

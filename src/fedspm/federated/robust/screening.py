@@ -4,6 +4,8 @@ import math
 from collections.abc import Mapping
 from statistics import median
 
+from fedspm.federated.robust.blocks import WHOLE
+
 FEWEST = 3  # clients that can be told apart: of two that differ nobody knows which is wrong
 
 
@@ -54,20 +56,14 @@ class Lengths:
 
 
 def out_of_proportion(found: Lengths, most: float) -> dict[str, str]:
-    """Clients whose update has a block that is longer than `most` times the median of the others', and which."""
+    """Clients whose update is as a whole longer than `most` times the median of the others', and the two lengths."""
     refused = {}
-    for client in found.of:
-        beyond = {block: excess for block, excess in found.excess(client).items() if excess > most}
-        if beyond:
-            refused[client] = _sentence(found, client, max(beyond, key=beyond.__getitem__), most)
+    for client, blocks in found.of.items():
+        if found.excess(client).get(WHOLE, 0.0) > most:
+            length, usual, limit = blocks[WHOLE], found.usual(client, WHOLE), most * found.allowance(client)
+            assert usual is not None
+            refused[client] = (
+                f"its update has the length {length:.3g}, {length / usual:.3g} times the median of the others' "
+                f"({usual:.3g}); more than {limit:.3g} times is refused (max_update = {most:g})"
+            )
     return refused
-
-
-def _sentence(found: Lengths, client: str, block: str, most: float) -> str:
-    length, usual, allowance = found.of[client][block], found.usual(client, block), found.allowance(client)
-    assert usual is not None
-    limit = f"{most * allowance:.3g} times" + (f" for its few rows, {most:g} for others" if allowance > 1 else "")
-    return (
-        f"its update of {block} has the length {length:.3g}, {length / usual:.3g} times the median of the others' "
-        f"({usual:.3g}); more than {limit} is refused (max_update = {most:g})"
-    )
