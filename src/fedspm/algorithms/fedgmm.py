@@ -36,7 +36,7 @@ GAUSS = ("gauss.mean", "gauss.covariance")
 RIDGE = 1e-3  # added to the diagonal of every covariance, as a share of its mean
 
 
-PARAMETERS = MODELS | {"router": Update(), "tilt": Update()}
+PARAMETERS = MODELS | {"router": Update(), "tilt": Update(own_rows=True)}
 
 
 class FedGMM(FedEM, Servable):

@@ -29,7 +29,11 @@ from fedspm.mixture.normalisers import EXCHANGES, OCCUPANCY, as_trained, normali
 from fedspm.mixture.onboarding import Onboarding
 from fedspm.nn.sgd import Batch
 
-PARAMETERS: dict[str, Upload] = {"predictor": Update(), "router": Update(), "tilt": Update()}  # θ, ν, all γ and ξ
+PARAMETERS: dict[str, Upload] = {
+    "predictor": Update(),
+    "router": Update(),
+    "tilt": Update(own_rows=True),
+}  # θ, ν, all γ and ξ
 
 
 class FedSPM(MixtureAlgorithm, Servable):

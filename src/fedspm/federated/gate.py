@@ -65,7 +65,7 @@ def require_declared_reply(algorithm: Algorithm, step: Step, client: str, shared
             )
         _require_declared(algorithm, step, reply.rows.get(client, {}), shared, apart=True)
     else:
-        _require_declared(algorithm, step, reply.totals(), shared, apart=False)
+        _require_declared(algorithm, step, reply.as_sent()[1], shared, apart=False)
 
 
 def _require_declared(algorithm: Algorithm, step: Step, tensors: Tensors, shared: Tensors, apart: bool) -> None:

@@ -92,6 +92,13 @@ class Settings(Strict):
     predictor: Predictor = Predictor(encoder="auto", momentum=0.9, steps=10)
     router: Router = Router(encoder="auto", momentum=0.95, steps=15)
     em: EM = EM()
+    robust: str = Field(
+        "norm",
+        description="what a liar meets: none, norm, median, trimmed, krum or a plugin's rule; docs/robustness.md",
+    )
+    max_update: float = Field(
+        5.0, gt=1, description="an update longer than this many times the median of the others' is refused"
+    )
     privacy: Privacy = Privacy()
     wire: Wire = Wire()
     options: dict[str, float | int | bool | str] = Field({}, description="what only this algorithm knows; see its page")

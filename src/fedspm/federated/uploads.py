@@ -45,6 +45,8 @@ class Upload:
 class Update(Upload):
     """Shared parameters after local steps, averaged over clients: clipped and noised where privacy is set."""
 
+    own_rows: bool = False  # one row per client, of which row i is client i's own to move (`robust`)
+
     noised = True
     phrase = "shared parameters after the client's local steps"
 
