@@ -13,7 +13,7 @@ from fedspm import Federation
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.evaluation import Model, evaluate, from_counts
-from fedspm.federated.metrics import expected_calibration_error, purity_count, scores
+from fedspm.federated.metrics import MISTAKES, SHOWN, expected_calibration_error, purity_count, scores
 from fedspm.federated.task import Task
 from fedspm.training.evaluation import personalised
 from fedspm.training.loop import begin, one_round
@@ -169,3 +169,21 @@ def test_a_site_with_one_class_has_no_area_under_the_curve_and_everything_else()
         assert 0 < found["clients"]["both"]["scores"][who]["auroc"] <= 1
         assert 0 < found["scores"][who]["auroc"] <= 1
     json.dumps(found, allow_nan=False)
+
+
+def test_of_many_clients_the_commonest_mistakes_are_kept():
+    names = tuple(f"client {i}" for i in range(SHOWN + 1))
+    counts = {}
+    for i, name in enumerate(names):
+        routed = torch.zeros(len(names), dtype=torch.long)
+        routed[i], routed[(i + 1) % len(names)], routed[(i + 2) % len(names)] = 50, i + 1, 1
+        routed[(i + 3) % len(names)], routed[(i + 4) % len(names)] = 1, 1
+        counts[name] = {"rows": routed.sum(), "right": torch.tensor(0), "routed": routed}
+    metrics = from_counts(counts, names, routes=True)
+    assert "routing_confusion" not in metrics
+    shown = metrics["routing_mistakes"]
+    assert shown[0] == {"client": f"client {SHOWN}", "routed_to": "client 0", "rows": SHOWN + 1}
+    assert len(shown) == MISTAKES
+    wrong = sum(int(row["rows"]) for row in counts.values()) - 50 * len(names)
+    assert sum(each["rows"] for each in shown) + metrics["other_routing_mistakes"] == wrong
+    assert metrics["other_routing_mistakes"] > 0

@@ -68,7 +68,8 @@ class FedAvg(Algorithm):
         def loss(w: Tensors, batch: Batch) -> Tensor:
             return self.cross_entropy(w, batch, shared, training=not fixed)
 
-        return client.solver(
+        return client.descend(
+            "fine-tune",
             self.weights(shared),
             client.weighted(loss, "predictor"),
             client.batches("fine-tune", size, -(-epochs * client.n // size)),

@@ -45,7 +45,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     algorithm : name of the method, "fedspm" by default
-    components : C, hidden subgroups a client
+    components : C, hidden subgroups of each client
     rounds, horizon : rounds to train, and length of the annealing schedule (the rounds if None)
     variant : "1x", components share their encoders, or "cx", one encoder each
     preset : "default", measured best, or "paper", as printed

@@ -1,18 +1,23 @@
 """What a client step sees: the client's rows, its private state, and its own randomness."""
 
+import warnings
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedspm.base.errors import TrainingFailed
 from fedspm.base.randomness import torch_generator
 from fedspm.base.tensors import Tensors
 from fedspm.nn.sgd import Batch, Batches, Solver, minimise
 
 WEIGHT = "sample_weight"  # by which batches carry the weights of rows
 Objective = Callable[[Tensors, Batch], Tensor]
+SMALLER = 0.25  # of the learning rate, at every attempt at local steps
+ATTEMPTS = 7
 
 
 @dataclass(frozen=True)
@@ -28,6 +33,7 @@ class Client:
     seed: int
     solver: Solver = minimise
     weight: Float[Tensor, " n"] | None = None  # of each row in the supervised loss; None: all weigh the same
+    repeated: list[str] = field(default_factory=list, compare=False)  # local steps that were taken again, in this step
 
     @property
     def n(self) -> int:
@@ -43,6 +49,32 @@ class Client:
         if self.weight is None or role != "predictor":
             return objective
         return lambda parameters, batch: objective(parameters, batch) * batch.extra[WEIGHT]
+
+    def descend(
+        self,
+        step: str,
+        parameters: Tensors,
+        objective: Objective,
+        batches: Batches,
+        *,
+        learning_rate: float,
+        **options: Any,
+    ) -> Tensors:
+        """What the solver finds. Where it fails (`nn.sgd.minimise`), it begins again with a quarter of the rate, and
+        that is said; nothing of it is sent, so it is the same on every engine and after every crash."""
+        rate = learning_rate
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self.solver(parameters, objective, batches, learning_rate=rate, **options)
+            except TrainingFailed as error:
+                rate *= SMALLER
+                self.repeated.append(step)
+                warnings.warn(
+                    f"client {self.name!r}, round {self.round}, {step}: {error}; the local steps are taken again at a "
+                    f"rate of {rate:.2g} instead of {learning_rate:.2g}",
+                    stacklevel=2,
+                )
+        return self.solver(parameters, objective, batches, learning_rate=rate, **options)
 
     def batches(self, step: str, size: int, steps: int, constants: Tensors | None = None, **extra: Tensor) -> Batches:
         """`steps` random batches: permutations of all rows, one after the other, cut into pieces."""

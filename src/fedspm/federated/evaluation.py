@@ -23,7 +23,7 @@ from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
 from fedspm.data.part import Part
 from fedspm.federated.algorithm import Algorithm
-from fedspm.federated.metrics import LARGEST, balanced_accuracy, component_agreement, scores
+from fedspm.federated.metrics import LARGEST, balanced_accuracy, component_agreement, routing_metrics, scores
 from fedspm.nn.sgd import CHUNK, chunks
 
 NAMED = 8  # rows that an error names
@@ -192,9 +192,8 @@ def from_counts(counts: Mapping[str, Tensors], names: Sequence[str], routes: boo
         "worst_client_accuracy": clients[worst]["accuracy"],
     }
     if routes:
-        confusion = [counts[name]["routed"].tolist() if name in clients else [0] * len(names) for name in names]
-        at_home = sum(row[i] for i, row in enumerate(confusion))
-        metrics |= {"routing_accuracy": at_home / total, "routing_confusion": confusion}
+        routed = {i: counts[name]["routed"] for i, name in enumerate(names) if name in clients}
+        metrics |= routing_metrics(routed, names)
     return metrics | {"clients": clients}
 
 
@@ -234,7 +233,7 @@ def _by_client(answers: list[Predictions], parts: Sequence[Part]) -> list[Predic
 def _metrics(answers: list[Predictions | None], federation: Federation) -> dict[str, Any]:
     clients: dict[str, dict[str, Any]] = {}
     m = len(federation.names)
-    confusion = torch.zeros(m, m, dtype=torch.long)
+    routed: dict[int, Tensor] = {}
     lost_by_routing = lost_by_prediction = 0
     for i, (name, said) in enumerate(zip(federation.names, answers, strict=True)):
         if said is None:
@@ -250,7 +249,7 @@ def _metrics(answers: list[Predictions | None], federation: Federation) -> dict[
         if said.routed is not None:
             at_home = said.routed == i
             row["routing_accuracy"] = _mean(at_home)
-            confusion[i] = torch.bincount(said.routed, minlength=m)
+            routed[i] = torch.bincount(said.routed, minlength=m)
             lost_by_routing += int((~right & ~at_home).sum())
             lost_by_prediction += int((~right & at_home).sum())
         clients[name] = row
@@ -271,10 +270,9 @@ def _metrics(answers: list[Predictions | None], federation: Federation) -> dict[
         home = torch.cat([said.log_home for said in present if said.log_home is not None])
         metrics |= {
             "predictive_log_likelihood": metrics["log_likelihood"] + float(home.double().mean()),
-            "routing_accuracy": int(confusion.diag().sum()) / len(y),
             "error_from_routing": lost_by_routing / len(y),
             "error_from_prediction": lost_by_prediction / len(y),
-            "routing_confusion": confusion.tolist(),
+            **routing_metrics(routed, federation.names),
         }
     return metrics | {"clients": clients}
 

@@ -15,7 +15,8 @@ With two classes AUROC and average precision are of the second one, `classes[1]`
 defined is None, and `undefined` says why: where rows have one class only, nothing can be ranked.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,8 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 BINS = 15
+SHOWN = 64  # clients up to which all of the routing confusion is kept
+MISTAKES = 200  # … and pairs of clients that are kept beyond
 LARGEST = 10_000  # numbers that the confusion matrices of an evaluation may have together
 
 
@@ -102,3 +105,18 @@ def purity_count(component: Int[Tensor, " n"], truth: Int[Tensor, " n"]) -> int:
     """Rows that share their component's commonest true component."""
     commonest = [int(torch.bincount(truth[component == c]).max()) for c in component.unique().tolist()]
     return sum(commonest)
+
+
+def routing_metrics(routed: Mapping[int, Int[Tensor, " m"]], names: Sequence[str]) -> dict[str, Any]:
+    """Routing accuracy, and where the rows of each client went: all counts of up to `SHOWN` clients, with whose square
+    they grow, and beyond that the commonest mistakes and the rows of all others."""
+    total = sum(int(row.sum()) for row in routed.values())
+    accuracy = sum(int(row[i]) for i, row in routed.items()) / max(1, total)
+    if (m := len(names)) <= SHOWN:
+        confusion = [routed[i].tolist() if i in routed else [0] * m for i in range(m)]
+        return {"routing_accuracy": accuracy, "routing_confusion": confusion}
+    pairs = ((row, i, j) for i, row in routed.items() for j in row.nonzero()[:, 0].tolist() if j != i)
+    wrong = [{"client": names[i], "routed_to": names[j], "rows": int(row[j])} for row, i, j in pairs]
+    wrong.sort(key=itemgetter("rows"), reverse=True)
+    others = sum(each["rows"] for each in wrong[MISTAKES:])
+    return {"routing_accuracy": accuracy, "routing_mistakes": wrong[:MISTAKES], "other_routing_mistakes": others}
