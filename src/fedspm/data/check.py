@@ -12,8 +12,9 @@ from torch import Tensor
 from fedspm.base.errors import FedSPMError
 from fedspm.data.federation import Federation
 from fedspm.data.part import Part
-from fedspm.data.readers.columns import MISSING
 from fedspm.data.readers.draft import Draft, ignoring
+from fedspm.data.tables.cells import MISSING
+from fedspm.data.tables.table import Table
 
 SKEW = 50  # the largest client has so many times the rows of the smallest
 MANY = 5  # classes that are named one by one
@@ -25,6 +26,7 @@ class Findings:
     shape: list[int] = field(default_factory=list)
     classes: list[Any] = field(default_factory=list)
     columns: list[str] | None = None
+    table: dict[str, Any] | None = None  # how the columns of a table become vectors
     clients: dict[str, dict[str, Any]] = field(default_factory=dict)  # train, test, labels, missing classes
     remarks: list[str] = field(default_factory=list)
     problems: list[str] = field(default_factory=list)  # it cannot be trained on
@@ -45,14 +47,14 @@ def inspect_draft(
         labels = [y for _, y in (*draft.train.values(), *draft.test.values())]
         findings.classes = np.unique(np.concatenate(labels)).tolist() if labels else []
         for name, (x, y) in draft.train.items():
-            findings.shape = findings.shape or list(x.shape[1:])
+            findings.shape = findings.shape or list(x.shape[1:] if not isinstance(x, Table) else [len(x.columns)])
             tested = len(draft.test[name][1]) if name in draft.test else 0
             findings.clients[name] = _client(dict(zip(*_counts(y), strict=True)), tested, findings.classes)
     else:
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                federation = Federation.from_draft(draft, test_fraction, seed)
+                federation = Federation.from_draft(draft, test_fraction, seed, min_count)
                 if validation_fraction:
                     federation = federation.with_validation(validation_fraction, seed)
             findings = inspect(federation, draft.form, min_count)
@@ -65,7 +67,6 @@ def inspect_draft(
             findings = Findings(draft.form)
             draft.problems.append(str(error))
             return inspect_draft(draft, test_fraction, seed, validation_fraction, min_count)
-    findings.columns = list(draft.columns) if draft.columns is not None else None
     findings.remarks = list(dict.fromkeys(draft.remarks))
     findings.problems += draft.problems
     findings.warnings += _mixed_kinds(findings.classes)
@@ -76,6 +77,9 @@ def inspect(federation: Federation, form: str, min_count: int = 10) -> Findings:
     """Of a federation, which can be trained on if it has anything to evaluate. Clients with fewer than `min_count` rows
     take no part in the statistics that standardise features."""
     findings = Findings(form, list(federation.shape), federation.classes.tolist())
+    if federation.schema:
+        findings.columns = list(federation.schema.names)
+        findings.table = federation.schema.model_dump(mode="json")
     tests: Sequence[Part | None] = federation.test or [None] * len(federation.names)
     for name, part, test in zip(federation.names, federation.train, tests, strict=True):
         counts = torch.bincount(part.y, minlength=len(federation.classes)).tolist()

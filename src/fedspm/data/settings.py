@@ -19,7 +19,14 @@ DIVIDED = {  # data that comes divided over clients, and how
     IN_MEMORY: "a Federation is divided already",
 }
 CONSTRUCTED = ("clients", "true_components", "alpha_inter", "alpha_intra")  # what divides a pool of images
-OF_TABLES = ("client_column", "label_column", "image_column", "split_column", "ignore")  # how own tables are read
+OF_TABLES = (
+    "client_column",
+    "label_column",
+    "image_column",
+    "split_column",
+    "ignore",
+    "categories",
+)  # how own tables are read
 
 
 class Data(Strict):
@@ -47,6 +54,7 @@ class Data(Strict):
     image_column: str | None = Field(None, description="your own table: path of an image, relative to the table")
     split_column: str | None = Field(None, description="your own table: train or test")
     ignore: Names = Field((), description="your own table: columns that are left out")
+    categories: Names = Field((), description="your own table: columns whose numbers stand for levels, not amounts")
     without: Names = Field((), description="clients that are left out; `fedspm remove` adds to it")
     joined: dict[str, Path] = Field({}, description="clients that came later and their data; see `fedspm onboard`")
 
@@ -72,7 +80,13 @@ class Data(Strict):
     @property
     def reading(self) -> ReadOptions:
         return ReadOptions(
-            self.client_column, self.label_column, self.image_column, self.split_column, self.ignore, self.size
+            self.client_column,
+            self.label_column,
+            self.image_column,
+            self.split_column,
+            self.ignore,
+            self.categories,
+            self.size,
         )
 
     @field_validator("path", "joined")

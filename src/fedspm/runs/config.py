@@ -92,7 +92,9 @@ class Config(Settings):
         """The data of this run; images are divided over clients, what comes divided is taken as it is. `again`: of a
         run that was, whose leavers may have taken their rows with them; not `permuted`: labels say what images show."""
         if self.data.name == OWN:
-            loaded: Federation | Images = Federation.from_draft(self.data.own(), self.data.test_fraction, self.seed)
+            loaded: Federation | Images = Federation.from_draft(
+                self.data.own(), self.data.test_fraction, self.seed, self.min_count
+            )
         else:
             loaded = load_data(self.data.name, self.data.path, self.data.size)
             if isinstance(loaded, Federation):
@@ -102,7 +104,7 @@ class Config(Settings):
         if self.data.without:
             leavers = [name for name in self.data.without if not again or name in federation.names]
             federation = federation.without(leavers)
-        like = RowSchema(federation.shape, federation.classes, federation.columns)
+        like = RowSchema(federation.shape, federation.classes, federation.schema)
         for name in self.data.joined:
             federation = federation.with_client(name, *self.newcomer(name, like))
         if self.data.without:

@@ -146,8 +146,7 @@ def _with_other_clients(config: Config, **data: Any) -> Config:
 
 
 def _row_schema(run: Run) -> RowSchema:
-    columns = run.manifest.get("columns")
-    return RowSchema(run.task.shape, run.classes, tuple(columns) if columns else None)
+    return RowSchema(run.task.shape, run.classes, run.task.schema)
 
 
 def _counts(algorithm: Onboards) -> dict[str, int]:

@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
+from fedspm.data.tables.table import Table, joined
 
-Labelled = tuple[Tensor | np.ndarray, np.ndarray]  # x and its labels
+Labelled = tuple[Tensor | np.ndarray | Table, np.ndarray]  # x and its labels
 SIDES = (8, 512)  # of images, in pixels
 
 
@@ -28,6 +29,7 @@ class ReadOptions:
     image_column: str | None = None
     split_column: str | None = None
     ignore: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
     size: int | None = None
     client: str | None = None  # whose rows these are, where the data does not say
 
@@ -49,7 +51,7 @@ class Draft:
     form: str
     train: dict[str, Labelled] = field(default_factory=dict)
     test: dict[str, Labelled] = field(default_factory=dict)
-    columns: tuple[str, ...] | None = None  # names of the features
+    categories: tuple[str, ...] = ()  # columns of tables whose numbers stand for levels
     remarks: list[str] = field(default_factory=list)  # what was assumed
     problems: list[str] = field(default_factory=list)  # what has to change before it can be trained on
 
@@ -60,7 +62,9 @@ class Draft:
             where = f"; `fedspm data check {quote(self.where)}` lists them" if Path(self.where).exists() else ""
             raise FedSPMError(self.problems[0] + (f" (and {more} more{where})" if more else ""))
 
-    def add(self, x: Tensor | np.ndarray, labels: np.ndarray, clients: Sequence[str], splits: Sequence[str]) -> None:
+    def add(
+        self, x: Tensor | np.ndarray | Table, labels: np.ndarray, clients: Sequence[str], splits: Sequence[str]
+    ) -> None:
         """Rows of many clients, in any order."""
         rows: dict[tuple[str, str], list[int]] = defaultdict(list)
         for j, key in enumerate(zip(splits, clients, strict=True)):
@@ -69,7 +73,15 @@ class Draft:
             together = mine[-1] - mine[0] + 1 == len(mine)  # then a view will do
             rows_of = slice(mine[0], mine[-1] + 1) if together else mine
             part = self.test if split == "test" else self.train
-            part[client] = _joined(part.get(client), (x[rows_of], labels[rows_of]))
+            part[client] = self._joined(part.get(client), (x[rows_of], labels[rows_of]))
+
+    def _joined(self, one: Labelled | None, other: Labelled) -> Labelled:
+        if one is None:
+            return other
+        labels = np.concatenate([one[1], other[1]])
+        if isinstance(one[0], Table) and isinstance(other[0], Table):
+            return joined(one[0], other[0], self.where), labels
+        return torch.cat([torch.as_tensor(x) for x in (one[0], other[0])]), labels
 
     def labels(self, values: Iterable[Any], where: str) -> np.ndarray:
         """Labels as text; rows without one, or with a measurement in its place, are a problem."""
@@ -114,13 +126,6 @@ def as_kind(labels: Sequence[str]) -> np.ndarray:
     if plain and all(re.fullmatch(r"-?(0|[1-9]\d{0,17})", label) for label in plain):
         return np.array([int(label) for label in plain], np.int64)
     return np.asarray(labels, dtype=str)
-
-
-def _joined(one: Labelled | None, other: Labelled) -> Labelled:
-    if one is None:
-        return other
-    x = [torch.as_tensor(part[0]) for part in (one, other)]
-    return torch.cat(x), np.concatenate([one[1], other[1]])
 
 
 def listed(rows: Sequence[int]) -> str:

@@ -67,8 +67,8 @@ class LoopbackEngine(FlowerEngine):
         say: Callable[[str], None],
         max_update: float = math.inf,
     ):
-        classes, columns = np.asarray(federation.classes), federation.columns
-        super().__init__(post, algorithm, classes, run, dict(nodes), say, columns=columns, max_update=max_update)
+        classes = np.asarray(federation.classes)
+        super().__init__(post, algorithm, classes, run, dict(nodes), say, max_update=max_update)
         self._stores = {site.name: Store.of(site.state, run) for site in sites}
 
     def private_states(self) -> dict[str, Tensors]:

@@ -68,12 +68,10 @@ class FlowerEngine:
         nodes: dict[str, int],
         say: Callable[[str], None] = lambda line: None,
         *,
-        columns: Sequence[str] | None = None,
         max_update: float = math.inf,
     ):
-        """`columns` are the names of the features, in the order that all sites use; an update longer than `max_update`
-        times the median of the others' is left out."""
-        self.algorithm, self.classes, self.columns, self._max_update = algorithm, classes, columns, max_update
+        """An update longer than `max_update` times the median of the others' is left out."""
+        self.algorithm, self.classes, self._max_update = algorithm, classes, max_update
         self.post, self.nodes, self.say = post, dict(nodes), say
         self._run = run
         self._ignored: set[int] = set()  # nodes that are no site of this run
@@ -94,7 +92,7 @@ class FlowerEngine:
             "counts": task.counts,
             "shape": task.shape,
             "classes": self.classes.tolist(),
-            "columns": self.columns and list(self.columns),
+            "table": task.schema and task.schema.model_dump(mode="json"),
         }
 
     def private_states(self) -> dict[str, Tensors]:
