@@ -159,6 +159,8 @@ def _about_features(federation: Federation) -> list[str]:
     if len(federation.shape) != 1:
         return []
     x = torch.cat([part.x for part in federation.train])
+    if federation.schema:  # constant columns and identifiers are left out, and that is said
+        x = x[:, :0] if not federation.schema.is_plain else x
     names = federation.columns or [f"feature {k}" for k in range(x.shape[1])]
     said = [
         f"{name!r} is {column[0]:g} in every row{', in 32 bits' * bool(column[0].abs() > 1e6)}: it tells nothing"

@@ -15,6 +15,7 @@ OWN = "own"  # data.name of somebody's own data, which lies at data.path
 IN_MEMORY = "arrays"  # data.name of a model that was fitted on arrays
 DIVIDED = {  # data that comes divided over clients, and how
     "fed-isic2019": "fed-isic2019 comes divided (a client is a center)",
+    "heart-disease": "heart-disease comes divided (a client is a hospital)",
     OWN: "your own data is divided already",
     IN_MEMORY: "a Federation is divided already",
 }
@@ -35,7 +36,7 @@ class Data(Strict):
     name: str = Field(
         "fashion-sample",
         description="fashion-sample (10,000 images, ships with the package), fashion-mnist, cifar10, cifar100, "
-        "fed-isic2019, one of a plugin, or the path of your own data",
+        "fed-isic2019, heart-disease (ships with the package), one of a plugin, or the path of your own data",
     )
     path: Path | None = Field(None, description="folder or archive of the data set, if it is not found by itself")
     clients: int = Field(8, ge=2, description="m, number of clients")
@@ -115,5 +116,5 @@ def meaningless(data: str) -> dict[str, set[str]]:
     """Settings that divide images over clients and shift them: data that comes divided has no use for them."""
     if data not in DIVIDED:
         return {}
-    division = {*CONSTRUCTED} if data == OWN else {*CONSTRUCTED, "test_fraction"}
+    division = {*CONSTRUCTED} if data in (OWN, "heart-disease") else {*CONSTRUCTED, "test_fraction"}
     return {"data": division, "shift": set(Shift.model_fields)}

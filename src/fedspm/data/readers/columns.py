@@ -129,9 +129,12 @@ def _read(
         draft.remarks.append(f"images are scaled to {x.shape[2]} × {x.shape[3]} pixels")
     else:
         chosen = {name: frame.columns[name] for name in features}
-        x = read_columns(chosen, frame.where, how.categories, draft.problems.append)
-    if len(x) != len(kept):  # not a single column could be read
-        return
+
+        def problem(name: str, why: str) -> None:
+            fix = "correct it, empty the cell, or leave the column out"
+            draft.problems.append(f"{frame.where}: column {name!r} {why}; {fix}: {ignoring(name)}")
+
+        x = read_columns(chosen, frame.where, how.categories, problem)
     known = [(row, j) for row, j in enumerate(kept) if clients[j] and labels[j]]  # row of x, row of the table
     if len(known) < len(x):
         x = x[[row for row, _ in known]]

@@ -1,7 +1,8 @@
 """What clients tell of their columns before training, and the schema that all of them use.
 
-Of every column a client tells its kind, and, if it has `min_count` rows, what at least so many of them have in common:
-the levels of a category that so many rows hold, and whether so many lack a value. Levels of fewer rows are never told.
+Of every column a client tells its kind, whether it identifies rows, and, if it has `min_count` rows, what at least so
+many of them have in common: the levels of a category that so many rows hold, and whether so many lack a value. Levels
+of fewer rows are never told.
 """
 
 import re
@@ -22,6 +23,7 @@ IDENTIFIER = re.compile(
     r"(^|[^a-z])(id|ids|nr|no|num|number|mrn|ssn|uuid|guid|key|index|identifier|patient|patientid|code)$", re.I
 )
 UNNAMED = re.compile(r"^(|unnamed.*|index|row|rownames|row_?names?|rowid)$", re.I)
+ENOUGH = 20  # values from which it is no accident that they do not repeat
 DISTINCT = 0.9  # share of distinct values from which words, or numbers with such a name, identify rows
 
 
@@ -44,7 +46,8 @@ def summarise(table: Table, min_count: int) -> tuple[ColumnSummary, ...]:
     first: dict[bytes, str] = {}
     found = []
     for column, values in table:
-        said: dict[str, Any] = _shown(column, values, min_count) if enough else {}
+        said: dict[str, Any] = {"identifier": _identifies(column, values[~np.isnan(values)])}
+        said |= _shown(column, values, min_count) if enough else {}
         digest = np.ascontiguousarray(values).tobytes() if enough else column.name.encode()
         twin = first.setdefault(digest, column.name)
         if twin != column.name and column.kind != "empty" and _kind_of(table, twin) == column:
@@ -67,7 +70,6 @@ def _shown(column: Column, values: np.ndarray, min_count: int) -> dict[str, Any]
     if len(known) == len(values) and (known == known[0]).all():
         value = known[0].item()
         said["constant"] = column.levels[int(value)] if column.levels else level_of(value, column.kind)
-    said["identifier"] = _identifies(column, known)
     if column.kind == "category":
         levels, codes = levels_of(column, known)
         counts = np.bincount(codes, minlength=len(levels))
@@ -79,17 +81,17 @@ def _shown(column: Column, values: np.ndarray, min_count: int) -> dict[str, Any]
 
 
 def _identifies(column: Column, known: np.ndarray) -> bool:
-    """Words that hardly repeat; numbers that hardly repeat and are whole, in a column that is called like one."""
-    if len(known) < 20 or column.kind in ("boolean", "date"):
+    """Words that hardly repeat; numbers that hardly repeat and are whole, in a column that is called like one. The
+    index that programs write before the first column has no name, or one that says so."""
+    if len(known) < 2 or column.kind in ("boolean", "date"):
         return False
     if column.kind == "number":
-        if (known != np.round(known)).any():
+        index = bool(UNNAMED.match(column.name))
+        if (known != np.round(known)).any() or not (index or IDENTIFIER.search(column.name)):
             return False
-        if UNNAMED.match(column.name) and (np.diff(known) == 1).all():
-            return True
-        if not IDENTIFIER.search(column.name):
-            return False
-    return len(np.unique(known)) >= DISTINCT * len(known)
+        if index:
+            return len(np.unique(known)) == len(known)
+    return len(known) >= ENOUGH and len(np.unique(known)) >= DISTINCT * len(known)
 
 
 # -- agreement -------------------------------------------------------------------------------------------------------

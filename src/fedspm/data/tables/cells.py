@@ -16,6 +16,7 @@ TRUTH = {"true": 1.0, "false": 0.0}
 DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M")
 SLASHES = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}\b"  # is 03/04/2020 in March or in April?
 STRAY = 0.1  # share of words up to which a column is one of numbers with mistakes in it
+LARGEST = float(np.finfo(np.float32).max)
 DAY = 86_400_000_000  # microseconds
 EPOCH = datetime.date(1970, 1, 1)
 DECIMAL_COMMA = r"^(\s*-?\d*),(\d+\s*)$"
@@ -136,9 +137,8 @@ def _category_of_numbers(cells: Cells) -> Cells:
 def _floats(series: polars.Series) -> np.ndarray:
     """64-bit numbers, NaN where one is missing."""
     array = np.array(series.cast(polars.Float64).fill_null(float("nan")).to_numpy(), np.float64)
-    if np.isinf(array).any():
-        row = int(np.flatnonzero(np.isinf(array))[0]) + 1
-        raise FedSPMError(f"is infinite in row {row}; leave the cell empty if the value is not known")
+    if len(rows := np.flatnonzero(np.abs(array) > LARGEST) + 1):
+        raise FedSPMError(f"has no finite 32-bit number in row {rows[0]}")
     return array
 
 

@@ -68,11 +68,11 @@ class Table:
     @classmethod
     def of(cls, columns: Mapping[str, Any], where: str, categories: Iterable[str] = ()) -> "Table":
         """From named columns of any kind; what cannot be read is a `FedSPMError`."""
-        problems: list[str] = []
-        table = read_columns(columns, where, categories, problems.append)
-        if problems:
-            raise FedSPMError(problems[0])
-        return table
+
+        def refuse(name: str, why: str) -> None:
+            raise FedSPMError(f"{where}: column {name!r} {why}")
+
+        return read_columns(columns, where, categories, refuse)
 
     @classmethod
     def of_frame(cls, frame: Any, where: str) -> "Table":
@@ -89,9 +89,10 @@ class Table:
 
 
 def read_columns(
-    columns: Mapping[str, Any], where: str, categories: Iterable[str], problem: Callable[[str], None]
+    columns: Mapping[str, Any], where: str, categories: Iterable[str], problem: Callable[[str, str], None]
 ) -> Table:
-    """A table of named columns. One that holds lists becomes a column for each element: x[0], x[1], …"""
+    """A table of named columns. One that holds lists becomes a column for each element: x[0], x[1], … `problem` is told
+    the name of a column that cannot be read, and why."""
     chosen = set(categories)
     found: list[Column] = []
     values: list[np.ndarray] = []
@@ -99,7 +100,7 @@ def read_columns(
         try:
             cells = read_cells(given, name in chosen)
         except FedSPMError as error:
-            problem(f"{where}: column {name!r} {error}")
+            problem(name, str(error))
             continue
         if isinstance(cells, Cells):
             found.append(Column(name, cells.kind, cells.levels))
@@ -109,7 +110,8 @@ def read_columns(
             values += list(cells.T)
     if len(lengths := {len(each) for each in values}) > 1:
         raise FedSPMError(f"{where}: columns have different lengths: {sorted(lengths)}")
-    matrix = np.empty((len(values[0]) if values else 0, len(values)), np.float64, order="F")
+    rows = max((len(given) for given in columns.values()), default=0)
+    matrix = np.empty((rows, len(values)), np.float64, order="F")
     for k in range(len(values)):
         matrix[:, k], values[k] = values[k], values[k][:0]  # what is copied is freed at once
     return Table(tuple(found), matrix)

@@ -101,8 +101,9 @@ def agreed_columns(sites: dict[str, Introduction], names: Sequence[str]) -> Tabl
     told = {name: columns for name in names if (columns := sites[name].columns) is not None}
     if told and (nameless := [name for name in names if name not in told]):
         raise FedSPMError(
-            f"the rows of site {next(iter(told))!r} have names of columns and those of site {nameless[0]!r} have none, so "
-            "nobody knows whether they mean the same; write the rows of all sites with names (docs/deploy.md), or of none"
+            f"the rows of site {next(iter(told))!r} have names of columns and those of site {nameless[0]!r} have none, "
+            "so nobody knows whether they mean the same; write the rows of all sites with names (docs/deploy.md), or "
+            "of none"
         )
     return agreed_schema(told) if told else None
 

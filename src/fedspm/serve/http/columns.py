@@ -8,6 +8,7 @@ import numpy as np
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
+from fedspm.data.tables.cells import LARGEST
 from fedspm.data.tables.schema import SchemaColumn, TableSchema
 from fedspm.data.tables.table import Table
 from fedspm.serve.bundle import HEADER
@@ -15,7 +16,6 @@ from fedspm.serve.http.problem import HTTPProblem
 
 KEY = "columns"  # of the metadata of tensors: a JSON list of names, as the Python client sends it
 NAMELESS = "the columns of this model have no names; send a row as a list of its numbers"
-LARGEST = 2**62  # of whole numbers
 MIXED = "all rows of x must be either lists of numbers or objects with a value for every column"
 
 
@@ -98,10 +98,12 @@ def _order(table: TableSchema, found: Sequence[str], where: str) -> list[int]:
 
 
 def _require_cell(value: Any, column: SchemaColumn, where: str) -> None:
-    """Refuse lists and objects, and words where numbers are."""
-    if isinstance(value, list | dict):
-        raise HTTPProblem(422, f"{where}: {column.name!r} is not a single value")
-    if column.kind == "number" and not (value is None or type(value) in (int, float)):  # a bool is an int to Python
-        raise HTTPProblem(422, f"{where}: {column.name!r} is not a number")
-    if isinstance(value, int) and abs(value) > LARGEST:
-        raise HTTPProblem(422, f"{where}: {column.name!r} is too large")
+    """Refuse lists and objects, words where numbers are, and numbers that are none."""
+    if value is None:
+        return
+    kinds = (int, float) if column.kind == "number" else (int, float, bool, str)
+    if type(value) not in kinds:  # a bool is an int to Python
+        expected = "a number" if column.kind == "number" else "a single value"
+        raise HTTPProblem(422, f"{where}: {column.name!r} is not {expected}")
+    if isinstance(value, int | float) and not abs(value) <= LARGEST:
+        raise HTTPProblem(422, f"{where}: {column.name!r} is not a finite 32-bit number")
