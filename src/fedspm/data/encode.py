@@ -100,3 +100,15 @@ def as_vectors(x: Rows, schema: TableSchema | None, where: str) -> Tensor:
     if schema is None:
         raise FedSPMError(f"{where}: rows have names of columns, and those of the other clients have none")
     return schema.encode(x, where)
+
+
+def reencoded(part: Part, old: TableSchema, new: TableSchema, where: str) -> Part:
+    """Rows that were encoded by one schema, encoded by another, as far as the first still tells their levels apart."""
+    known = {column.name: column for column in old.columns}
+    for column in new.columns:
+        if lost := set(column.levels) - set(known[column.name].levels if column.name in known else column.levels):
+            raise FedSPMError(
+                f"{where}: rows with {column.name} = {min(lost)!r} are no longer told apart from others; make it with "
+                "Federation.from_arrays(…, schema=…) and the schema of the model"
+            )
+    return Part(new.encode(old.decode(part.x), where), part.y)

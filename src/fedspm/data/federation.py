@@ -1,5 +1,6 @@
 """A federation: named clients, each with its own training rows and, if it has them, test rows."""
 
+import functools
 import hashlib
 import os
 import warnings
@@ -10,11 +11,10 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
 from fedspm.data.arrays import require_finite, too_coarse
-from fedspm.data.encode import MIN_COUNT, TableOptions, encode_clients
+from fedspm.data.encode import MIN_COUNT, TableOptions, encode_clients, reencoded
 from fedspm.data.part import Arrays, Part, Truth, split_rows
 from fedspm.data.readers.datasets import read_datasets
 from fedspm.data.readers.detect import read_path
@@ -233,9 +233,7 @@ class Federation:
         """Changes when any name, label or value changes: a resumed run checks that its data is still the same."""
         digest = hashlib.sha256("\x1f".join(self.names).encode() + str(self.classes.tolist()).encode())
         for part in (*self.train, *(self.test or ())):
-            digest.update(str(tuple(part.x.shape)).encode() + part.y.numpy().tobytes())
-            if part.x.numel():
-                digest.update(_memory(part.x))
+            part.add_to(digest)
         return digest.hexdigest()[:16]
 
     def without(self, names: Sequence[str]) -> "Federation":
@@ -245,33 +243,21 @@ class Federation:
         kept = [i for i, name in enumerate(self.names) if name not in names]
         truth = self.truth
         if truth is not None:
-            train, test = (tuple(part[i] for i in kept) for part in (truth.train, truth.test))
+            components = [tuple(part[i] for i in kept) for part in (truth.train, truth.test)]
             sample = truth.sample
             if sample is not None:
                 sample = sample[:, [i for i in kept if i < sample.shape[1]]]
             naming = None if truth.naming is None else truth.naming[kept]
-            truth = Truth(train, test, truth.mixing[kept], sample, naming)
-        train_parts = tuple(self.train[i] for i in kept)
-        test_parts = self.test and tuple(self.test[i] for i in kept)
-        left = tuple(self.names[i] for i in kept)
-        return Federation(left, self.classes, train_parts, test_parts, truth, self.schema)
+            truth = Truth(*components, truth.mixing[kept], sample, naming)
+        train, test = tuple(self.train[i] for i in kept), self.test and tuple(self.test[i] for i in kept)
+        return Federation(tuple(self.names[i] for i in kept), self.classes, train, test, truth, self.schema)
 
     def arranged(self, schema: TableSchema) -> "Federation":
         """The same rows as vectors of another schema, that of a model: columns are matched by name."""
         if self.schema is None or self.schema == schema:
             return self
-        told = {column.name: column for column in self.schema.columns}
-        for column in schema.columns:
-            if lost := set(column.levels) - set(told[column.name].levels if column.name in told else column.levels):
-                raise FedSPMError(
-                    f"the federation: rows with {column.name} = {min(lost)!r} are no longer told apart from others; "
-                    "make it with Federation.from_arrays(…, schema=…) and the schema of the model"
-                )
-        train, test = (
-            parts and tuple(Part(schema.encode(self.schema.decode(part.x), "the federation"), part.y) for part in parts)
-            for parts in (self.train, self.test)
-        )
-        assert train is not None
+        recode = functools.partial(reencoded, old=self.schema, new=schema, where="the federation")
+        train, test = tuple(map(recode, self.train)), self.test and tuple(map(recode, self.test))
         return replace(self, train=train, test=test, schema=schema)
 
     def with_client(self, name: str, train: Part, test: Part) -> "Federation":
@@ -313,8 +299,3 @@ def _path(path: Any, method: str) -> Path:
             "from_arrays, client by client, or to from_datasets"
         )
     return Path(path)
-
-
-def _memory(x: Tensor) -> memoryview:
-    channels_last = x.permute(0, 2, 3, 1) if x.ndim == 4 else x
-    return channels_last.contiguous().numpy().data.cast("B")

@@ -1,5 +1,6 @@
 """Rows of one client: how they are encoded for training, and how some are held out."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,13 @@ class Part:
 
     def take(self, rows: Tensor) -> "Part":
         return Part(self.x[rows], self.y[rows])
+
+    def add_to(self, digest: "hashlib._Hash") -> None:
+        """Shape, labels and values, images channels last, as they lie in memory."""
+        digest.update(str(tuple(self.x.shape)).encode() + self.y.numpy().tobytes())
+        if self.x.numel():
+            channels_last = self.x.permute(0, 2, 3, 1) if self.x.ndim == 4 else self.x
+            digest.update(channels_last.contiguous().numpy().data.cast("B"))
 
     def to(self, device: torch.device) -> "Part":
         return Part(self.x.to(device), self.y.to(device))

@@ -124,7 +124,7 @@ def _pieces(x: Queries) -> Iterator[Tensor | Sequence[str | Path]]:
         yield from (x[start : start + AT_ONCE] for start in range(0, len(x), AT_ONCE))
         return
     try:
-        rows = x.detach().cpu() if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        rows = x.detach().cpu() if isinstance(x, Tensor) else torch.as_tensor(np.array(x))
     except (TypeError, ValueError) as error:
         raise FedSPMError(f"x cannot be read as an array of numbers ({error})") from error
     if rows.ndim in (0, 1, 3) or not len(rows):

@@ -1,7 +1,7 @@
 """Heart disease (UCI): 920 patients of four hospitals, 13 columns with many missing values; a client is a hospital.
 
-The four files ship with the package. A patient is ill if `num` is above 0. Of cp, restecg, slope and thal the numbers name
-levels; a cholesterol or blood pressure of 0 stands for one that was not measured.
+The four files ship with the package. A patient is ill if `num` is above 0. Of cp, restecg, slope and thal the numbers
+name levels; a cholesterol or blood pressure of 0 stands for one that was not measured.
 """
 
 from collections.abc import Iterator
