@@ -14,6 +14,7 @@ from fedspm.data.federation import Federation
 from fedspm.data.part import Part
 from fedspm.data.readers.draft import Draft, ignoring
 from fedspm.data.tables.cells import MISSING
+from fedspm.data.tables.compare import Difference, differences
 from fedspm.data.tables.table import Table
 
 SKEW = 50  # the largest client has so many times the rows of the smallest
@@ -28,7 +29,9 @@ class Findings:
     columns: list[str] | None = None
     table: dict[str, Any] | None = None  # how the columns of a table become vectors
     clients: dict[str, dict[str, Any]] = field(default_factory=dict)  # train, test, labels, missing classes
+    differences: list[Difference] = field(default_factory=list)  # between the tables of clients
     remarks: list[str] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)  # what was left out, and how many rows it is
     problems: list[str] = field(default_factory=list)  # it cannot be trained on
     warnings: list[str] = field(default_factory=list)  # it can, but look at this
 
@@ -67,7 +70,9 @@ def inspect_draft(
             findings = Findings(draft.form)
             draft.problems.append(str(error))
             return inspect_draft(draft, test_fraction, seed, validation_fraction, min_count)
+    findings.differences = differences({name: x for name, (x, _) in draft.train.items() if isinstance(x, Table)})
     findings.remarks = list(dict.fromkeys(draft.remarks))
+    findings.skipped = draft.skipped
     findings.problems += draft.problems
     findings.warnings += _mixed_kinds(findings.classes)
     return findings
@@ -159,15 +164,16 @@ def _about_features(federation: Federation) -> list[str]:
     if len(federation.shape) != 1:
         return []
     x = torch.cat([part.x for part in federation.train])
-    if federation.schema:  # constant columns and identifiers are left out, and that is said
-        x = x[:, :0] if not federation.schema.is_plain else x
     names = federation.columns or [f"feature {k}" for k in range(x.shape[1])]
+    flags = federation.schema.flags if federation.schema else [False] * x.shape[1]
+    numbers = {name: x[:, k] for k, (name, flag) in enumerate(zip(names, flags, strict=True)) if not flag}
+    numbers = {name: column[~column.isnan()] if column.isnan().any() else column for name, column in numbers.items()}
     said = [
         f"{name!r} is {column[0]:g} in every row{', in 32 bits' * bool(column[0].abs() > 1e6)}: it tells nothing"
-        for name, column in zip(names, x.T, strict=True)
-        if (column == column[0]).all()
+        for name, column in numbers.items()
+        if len(column) and (column == column[0]).all()
     ]
-    for name, column in zip(names, x.T, strict=True):
+    for name, column in numbers.items():
         if len(column) > 20 and (column == column.round()).all() and len(column.unique()) == len(column):
             said.append(
                 f"{name!r} is another whole number in every row: if it is an identifier, leave it out "

@@ -5,7 +5,7 @@ import hashlib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,13 +13,13 @@ from typing import Any
 import numpy as np
 
 from fedspm.base.errors import FedSPMError
-from fedspm.data.arrays import require_finite, too_coarse
 from fedspm.data.encode import MIN_COUNT, TableOptions, encode_clients, reencoded
 from fedspm.data.part import Arrays, Part, Truth, split_rows
 from fedspm.data.readers.datasets import read_datasets
 from fedspm.data.readers.detect import read_path
 from fedspm.data.readers.draft import Draft, ReadOptions, checked_size
 from fedspm.data.tables.schema import TableSchema
+from fedspm.data.trainable import require_trainable
 
 
 @dataclass(frozen=True, repr=False)
@@ -32,6 +32,7 @@ class Federation:
     test: tuple[Part, ...] | None = None
     truth: Truth | None = None
     schema: TableSchema | None = None  # what the features of vectors mean, where they have names
+    skipped: Mapping[str, int] = field(default_factory=dict)  # what could not be read and was left out, and its rows
 
     def __repr__(self) -> str:
         tested = "none" if self.test is None else f"{sum(map(len, self.test)):,}"
@@ -85,6 +86,7 @@ class Federation:
         path: str | os.PathLike[str],
         *,
         size: int | None = None,
+        skip: bool = False,
         test_fraction: float | None = 0.3,
         seed: int = 0,
     ) -> "Federation":
@@ -92,9 +94,10 @@ class Federation:
         table per client.
 
         `test_fraction` of every client's rows are held out where the data brings no test rows of its own; images are
-        scaled to `size` × `size` pixels (8 to 512). docs/own-data.md shows every form.
+        scaled to `size` × `size` pixels (8 to 512), and with `skip` those that cannot be read are left out.
+        docs/own-data.md shows every form.
         """
-        draft = read_path(_path(path, "from_folder"), ReadOptions(size=checked_size(size)))
+        draft = read_path(_path(path, "from_folder"), ReadOptions(size=checked_size(size), skip=skip))
         return cls.from_draft(draft, test_fraction, seed)
 
     @classmethod
@@ -108,6 +111,7 @@ class Federation:
         split_column: str | None = None,
         ignore: Sequence[str] = (),
         categories: Sequence[str] = (),
+        skip: bool = False,
         size: int | None = None,
         test_fraction: float | None = 0.3,
         seed: int = 0,
@@ -123,6 +127,7 @@ class Federation:
             split_column,
             tuple(ignore),
             tuple(categories),
+            skip,
             checked_size(size),
         )
         return cls.from_draft(read_path(_path(path, "from_table"), how), test_fraction, seed)
@@ -138,6 +143,7 @@ class Federation:
         split_column: str | None = None,
         ignore: Sequence[str] = (),
         categories: Sequence[str] = (),
+        skip: bool = False,
         size: int | None = None,
         test_fraction: float | None = 0.3,
         seed: int = 0,
@@ -153,58 +159,33 @@ class Federation:
             split_column,
             tuple(ignore),
             tuple(categories),
+            skip,
             checked_size(size),
         )
         return cls.from_draft(read_datasets(datasets, how), test_fraction, seed)
 
     @classmethod
     def from_draft(
-        cls, draft: Draft, test_fraction: float | None, seed: int, min_count: int = MIN_COUNT
+        cls,
+        draft: Draft,
+        test_fraction: float | None,
+        seed: int,
+        min_count: int = MIN_COUNT,
+        schema: TableSchema | None = None,
     ) -> "Federation":
         """What a reader found; rows are held out for testing where the data brings no test rows of its own."""
         draft.require_sound()
         held: dict[str, Any] = {"test": draft.test} if draft.test else {"test_fraction": test_fraction}
-        return cls.from_arrays(draft.train, **held, seed=seed, categories=draft.categories, min_count=min_count)
+        how = {"categories": draft.categories, "min_count": min_count, "schema": schema}
+        if draft.skipped:
+            warnings.warn(
+                f"{sum(draft.skipped.values()):,} rows are skipped: {next(iter(draft.skipped))}", stacklevel=3
+            )
+        return replace(cls.from_arrays(draft.train, **held, seed=seed, **how), skipped=draft.skipped)
 
     def checked(self) -> "Federation":
         """This federation, or an error that names the client and what is wrong with it."""
-        if len(self.names) < 2:
-            raise FedSPMError(
-                f"a federation needs at least two clients, this one has {len(self.names)}: "
-                "with fewer there is nobody to route to or learn with"
-            )
-        if few := {name: len(part) for name, part in zip(self.names, self.train, strict=True) if len(part) < 2}:
-            count = ", ".join(f"client {name!r} has {('no rows', 'only one row')[n]}" for name, n in few.items())
-            raise FedSPMError(
-                f"{count} to train on; every client needs at least two besides its test rows: add rows, leave the "
-                "client out, or hold out less (test_fraction)"
-            )
-        shape = self.train[0].x.shape[1:]
-        if self.columns and len(self.columns) != shape[0]:
-            raise FedSPMError(f"{len(self.columns)} columns have names, but rows have shape {tuple(shape)}")
-        for name, part in zip(self.names, self.train, strict=True):
-            if part.x.shape[1:] != shape:
-                raise FedSPMError(
-                    f"client {name!r} has rows of shape {tuple(part.x.shape[1:])}, client {self.names[0]!r} of shape "
-                    f"{tuple(shape)}; all clients need the same shape"
-                )
-            if part.y.unique().numel() == 1:
-                label = self.classes[int(part.y[0])]
-                warnings.warn(
-                    f"client {name!r} has one class only ({label}): a head of its own learns nothing else",
-                    stacklevel=3,
-                )
-        for where, parts in (("training", self.train), ("test", self.test or ())):
-            for name, part in zip(self.names, parts, strict=False):
-                require_finite(part.x, f"client {name!r}, {where} rows", missing=self.schema is not None)
-        if len(shape) == 1:
-            names = self.columns or [f"feature {k}" for k in range(shape[0])]
-            for sentence in too_coarse([part.x for part in self.train], names):
-                warnings.warn(sentence, stacklevel=3)
-        if len(self.classes) < 2:
-            raise FedSPMError(
-                f"all clients together have one class only ({self.classes[0]}); there is nothing to predict"
-            )
+        require_trainable(self.names, self.classes, self.train, self.test, self.schema)
         return self
 
     @property
@@ -250,7 +231,7 @@ class Federation:
             naming = None if truth.naming is None else truth.naming[kept]
             truth = Truth(*components, truth.mixing[kept], sample, naming)
         train, test = tuple(self.train[i] for i in kept), self.test and tuple(self.test[i] for i in kept)
-        return Federation(tuple(self.names[i] for i in kept), self.classes, train, test, truth, self.schema)
+        return replace(self, names=tuple(self.names[i] for i in kept), train=train, test=test, truth=truth)
 
     def arranged(self, schema: TableSchema) -> "Federation":
         """The same rows as vectors of another schema, that of a model: columns are matched by name."""
@@ -266,7 +247,7 @@ class Federation:
             raise FedSPMError(f"there is a client {name!r} already; choose another name")
         tests = (*(self.test or (Part(part.x[:0], part.y[:0]) for part in self.train)), test)
         names, trains = (*self.names, name), (*self.train, train)
-        return Federation(names, self.classes, trains, tests, schema=self.schema).checked()
+        return replace(self, names=names, train=trains, test=tests, truth=None).checked()
 
     def with_validation(self, fraction: float, seed: int) -> "Federation":
         """Hold out a part of every client's training rows and evaluate on it; the test rows are not touched at all."""
@@ -289,7 +270,7 @@ class Federation:
                 f"{max(self.counts)} training rows; choose a larger one"
             )
         truth = self.truth and replace(self.truth, train=tuple(truth_kept), test=tuple(truth_held))
-        return Federation(self.names, self.classes, tuple(kept), tuple(held), truth, self.schema)
+        return replace(self, train=tuple(kept), test=tuple(held), truth=truth)
 
 
 def _path(path: Any, method: str) -> Path:

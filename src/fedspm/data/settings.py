@@ -27,6 +27,7 @@ OF_TABLES = (
     "split_column",
     "ignore",
     "categories",
+    "skip",
 )  # how own tables are read
 
 
@@ -56,6 +57,7 @@ class Data(Strict):
     split_column: str | None = Field(None, description="your own table: train or test")
     ignore: Names = Field((), description="your own table: columns that are left out")
     categories: Names = Field((), description="your own table: columns whose numbers stand for levels, not amounts")
+    skip: bool = Field(False, description="leave rows and images of your own data out that cannot be read")
     without: Names = Field((), description="clients that are left out; `fedspm remove` adds to it")
     joined: dict[str, Path] = Field({}, description="clients that came later and their data; see `fedspm onboard`")
 
@@ -87,6 +89,7 @@ class Data(Strict):
             self.split_column,
             self.ignore,
             self.categories,
+            self.skip,
             self.size,
         )
 

@@ -22,6 +22,7 @@ from fedspm.data.newcomer import RowSchema, read_newcomer
 from fedspm.data.part import Part
 from fedspm.data.readers.draft import Draft
 from fedspm.data.settings import CONSTRUCTED, DIVIDED, IN_MEMORY, OF_TABLES, OWN, Data, Shift, meaningless
+from fedspm.data.tables.schema import TableSchema
 from fedspm.federated.settings import OF_IMAGES, Settings
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -91,22 +92,24 @@ class Config(Settings):
     shift: Shift = Shift()
     sites: Sites = Sites()
 
-    def federation(self, again: bool = False, permuted: bool = True) -> Federation:
+    def federation(self, again: bool = False, permuted: bool = True, schema: TableSchema | None = None) -> Federation:
         """The data of this run; images are divided over clients, what comes divided is taken as it is. `again`: of a
-        run that was, whose leavers may have taken their rows with them; not `permuted`: labels say what images show."""
+        run that was, whose leavers may have taken their rows with them, and whose tables were encoded by `schema`; not
+        `permuted`: labels say what images show."""
         if self.data.name == OWN:
             loaded: Federation | Images | Draft = self.data.own()
         else:
             loaded = load_data(self.data.name, self.data.path, self.data.size)
             if isinstance(loaded, Federation):
                 self._refuse_division()
+        leavers = list(self.data.without)
         if isinstance(loaded, Draft):
-            loaded = Federation.from_draft(loaded, self.data.test_fraction, self.seed, self.min_count)
+            leavers = loaded.leave_out(leavers)  # before anything is asked of them, enough rows for instance
+            loaded = Federation.from_draft(loaded, self.data.test_fraction, self.seed, self.min_count, schema)
         how = self.heterogeneity if permuted else replace(self.heterogeneity, permutation=False)
         federation = loaded if isinstance(loaded, Federation) else impose(*loaded, how, self.seed)
         if self.data.without:
-            leavers = [name for name in self.data.without if not again or name in federation.names]
-            federation = federation.without(leavers)
+            federation = federation.without([name for name in leavers if not again or name in federation.names])
         like = RowSchema(federation.shape, federation.classes, federation.schema)
         for name in self.data.joined:
             federation = federation.with_client(name, *self.newcomer(name, like))

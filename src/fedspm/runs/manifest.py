@@ -22,6 +22,7 @@ from fedspm.federated.sizes import encoder_sizes
 from fedspm.version import __version__
 
 ROOT = Path(__file__).parents[3]  # of a clone
+LISTED = 100  # rows or files that were skipped
 ELSEWHERE = "at the sites"  # fingerprint of rows that are not here
 
 
@@ -30,6 +31,7 @@ def manifest(federation: Federation, algorithm: Algorithm, command: str) -> dict
     return facts(algorithm, federation.classes, command) | {
         "data_fingerprint": federation.fingerprint,
         "range": federation.range,
+        "skipped": {"rows": sum(federation.skipped.values()), "why": list(federation.skipped)[:LISTED]},
     }
 
 

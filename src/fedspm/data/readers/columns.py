@@ -9,8 +9,10 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fedspm.base.errors import FedSPMError
 from fedspm.data.images import ENDINGS, image_size, read_images
 from fedspm.data.readers.draft import Draft, ReadOptions, bare, ignoring, listed, text_of
+from fedspm.data.tables.cells import BadCells
 from fedspm.data.tables.table import Table, read_columns
 
 USUAL = {
@@ -114,7 +116,7 @@ def _read(
     if frame.client is None:
         clients = [text_of(value) or "" for value in frame.columns[roles["client"]]]
         if missing := [j + 1 for j, name in enumerate(clients) if not name]:
-            draft.problems.append(f"{frame.where}, column {roles['client']!r}: {listed(missing)} no client")
+            draft.fault(f"{frame.where}, column {roles['client']!r}: {listed(missing)} no client", len(missing))
     splits = _splits(draft, frame, roles, len(labels))
     if not len(labels):
         draft.problems.append(f"{frame.where} has no rows")
@@ -125,16 +127,27 @@ def _read(
         given = images if isinstance(images, list) else [None] * len(labels)  # others decode when they are asked
         names = [f"{frame.where}, row {j}{_path(source)}" for j, source in enumerate(given, 1)]
         x, kept, errors = read_images(images, names, size)
-        draft.problems += [str(error) for error in errors]
+        for error in errors:
+            draft.fault(str(error))
         draft.remarks.append(f"images are scaled to {x.shape[2]} × {x.shape[3]} pixels")
     else:
         chosen = {name: frame.columns[name] for name in features}
 
-        def problem(name: str, why: str) -> None:
+        bad: set[int] = set()  # rows, counted from one, with a cell that cannot be read
+
+        def problem(name: str, why: FedSPMError) -> None:
             fix = "correct it, empty the cell, or leave the column out"
-            draft.problems.append(f"{frame.where}: column {name!r} {why}; {fix}: {ignoring(name)}")
+            sentence = f"{frame.where}: column {name!r} {why}; {fix}: {ignoring(name)}"
+            if isinstance(why, BadCells):
+                draft.fault(sentence, len(set(why.rows) - bad))
+                bad.update(why.rows)
+            else:
+                draft.problems.append(sentence)
 
         x = read_columns(chosen, frame.where, how.categories, problem)
+        if how.skip and bad:
+            kept = [j for j in kept if j + 1 not in bad]
+            x = x[kept]
     known = [(row, j) for row, j in enumerate(kept) if clients[j] and labels[j]]  # row of x, row of the table
     if len(known) < len(x):
         x = x[[row for row, _ in known]]

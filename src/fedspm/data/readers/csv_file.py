@@ -3,7 +3,8 @@
 import csv
 import gzip
 import io
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,9 +19,11 @@ GUESSED = 10_000  # rows from which the type of a column is guessed; where it tu
 NULLS = [form for word in MISSING for form in dict.fromkeys((word, word.upper(), word.capitalize()))] + ["NaN", "NaT"]
 
 
-def read_csv(path: Path, text: Collection[str]) -> "tuple[list[str], polars.DataFrame]":
+def read_csv(
+    path: Path, text: Collection[str], skip: Callable[[str], None] | None = None
+) -> "tuple[list[str], polars.DataFrame]":
     """Names of the columns, which may be empty or twice, and the columns, those as text whose lower-case names are in
-    `text`."""
+    `text`. Rows with too many or too few cells are refused, or `skip` is told of each and it is left out."""
     content = path.read_bytes()
     if content[:2] == b"\x1f\x8b":
         try:
@@ -29,7 +32,8 @@ def read_csv(path: Path, text: Collection[str]) -> "tuple[list[str], polars.Data
             raise DamagedFile(f"{path} cannot be read, it is damaged or cut off: {error}") from error
     content = _utf8(path, content)
     names, separator, start = _header(path, content)
-    return names, _table(path, memoryview(content)[start:], names, separator, text)
+    rows = Rows(path, memoryview(content)[start:], len(names), separator, skip)
+    return names, _table(rows, names, text)
 
 
 def _utf8(path: Path, content: bytes) -> bytes:
@@ -59,43 +63,70 @@ def _header(path: Path, content: bytes) -> tuple[list[str], str, int]:
     return names, separator, end
 
 
-def _table(path: Path, rows: memoryview, names: list[str], separator: str, text: Collection[str]) -> "polars.DataFrame":
+@dataclass(frozen=True)
+class Rows:
+    """What follows the header of a file."""
+
+    path: Path
+    content: memoryview
+    width: int  # cells of a row
+    separator: str
+    skip: Callable[[str], None] | None  # is told of rows that are left out
+
+    def of_one_width(self) -> bytes:
+        """The rows that have as many cells as there are names. Another one is refused, unless it may be skipped."""
+        kept = io.StringIO(newline="")
+        writer = csv.writer(kept, delimiter=self.separator, lineterminator="\n")
+        text = io.TextIOWrapper(io.BytesIO(self.content), "utf-8", newline="")
+        try:
+            lines = csv.reader(text, delimiter=self.separator, strict=True)
+            for j, row in enumerate((row for row in lines if row), 1):
+                if len(row) == self.width:
+                    writer.writerow(row)
+                    continue
+                wrong = f"{self.path}: row {j} has {len(row)} cells, the header names {self.width} columns"
+                if self.skip is None:
+                    raise DamagedFile(wrong)
+                self.skip(wrong)
+        except csv.Error as error:
+            raise DamagedFile(f"{self.path} is not a CSV file: {error}") from error
+        return kept.getvalue().encode()
+
+
+def _table(rows: Rows, names: list[str], text: Collection[str]) -> "polars.DataFrame":
     import polars
 
     keys = [f"{k}" for k in range(len(names))]  # names may be empty or twice, which the caller says
     as_text = {key: polars.String for key, name in zip(keys, names, strict=True) if name.lower() in text}
+    if not len(rows.content):
+        return polars.DataFrame({key: [] for key in keys})
     options: dict[str, Any] = {
         "has_header": False,
         "new_columns": keys,
-        "separator": separator,
+        "separator": rows.separator,
         "null_values": NULLS,
         "schema_overrides": as_text,
         "infer_schema_length": GUESSED,
-        "decimal_comma": separator != ",",
+        "decimal_comma": rows.separator != ",",
         "try_parse_dates": True,
     }
-    if not len(rows):
-        return polars.DataFrame({key: [] for key in keys})
-    try:
-        table = polars.read_csv(io.BytesIO(rows), **options)
-    except polars.exceptions.PolarsError:
-        options |= {"infer_schema": False, "try_parse_dates": False, "decimal_comma": False, "schema_overrides": None}
-        try:
-            table = polars.read_csv(io.BytesIO(rows), **options)
-        except polars.exceptions.PolarsError as error:
-            _require_width(path, rows, len(names), separator)
-            raise DamagedFile(f"{path} is not a CSV file: {str(error).splitlines()[0]}") from error
-    if table.width != len(names) or table.to_series(-1).null_count():  # of a short row the last cells are missing
-        _require_width(path, rows, len(names), separator)
+    words = options | {"infer_schema": False, "try_parse_dates": False, "decimal_comma": False}
+    table = _read(rows.content, options)
+    if table is None:
+        table = _read(rows.content, words | {"schema_overrides": None})
+    if table is None or table.width != rows.width or table.to_series(-1).null_count():  # a short row has no last cell
+        checked = rows.of_one_width()
+        if table is None or table.width != rows.width or rows.skip:
+            table = _read(checked, words | {"schema_overrides": None})
+    if table is None:
+        raise DamagedFile(f"{rows.path} is not a CSV file")
     return table.filter(~polars.all_horizontal(polars.all().is_null()))  # empty lines
 
 
-def _require_width(path: Path, rows: memoryview, width: int, separator: str) -> None:
-    """Refuse a file of which a row has more or fewer cells than there are names."""
+def _read(content: bytes | memoryview, options: Mapping[str, Any]) -> "polars.DataFrame | None":
+    import polars
+
     try:
-        lines = csv.reader(io.TextIOWrapper(io.BytesIO(rows), "utf-8", newline=""), delimiter=separator, strict=True)
-        for j, row in enumerate((row for row in lines if row), 1):
-            if len(row) != width:
-                raise DamagedFile(f"{path}: row {j} has {len(row)} cells, the header names {width} columns")
-    except csv.Error as error:
-        raise DamagedFile(f"{path} is not a CSV file: {error}") from error
+        return polars.read_csv(io.BytesIO(content), **options)
+    except polars.exceptions.PolarsError:
+        return None

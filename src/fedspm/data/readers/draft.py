@@ -30,6 +30,7 @@ class ReadOptions:
     split_column: str | None = None
     ignore: tuple[str, ...] = ()
     categories: tuple[str, ...] = ()
+    skip: bool = False  # leave rows and images out that cannot be read
     size: int | None = None
     client: str | None = None  # whose rows these are, where the data does not say
 
@@ -54,6 +55,8 @@ class Draft:
     categories: tuple[str, ...] = ()  # columns of tables whose numbers stand for levels
     remarks: list[str] = field(default_factory=list)  # what was assumed
     problems: list[str] = field(default_factory=list)  # what has to change before it can be trained on
+    skip: bool = False  # rows and images that cannot be read are no problem, but left out
+    skipped: dict[str, int] = field(default_factory=dict)  # what was left out, and how many rows it is
 
     def require_sound(self) -> None:
         """Raise the first of the problems, if there are any, and say how to see the others."""
@@ -61,6 +64,19 @@ class Draft:
             more = len(self.problems) - 1
             where = f"; `fedspm data check {quote(self.where)}` lists them" if Path(self.where).exists() else ""
             raise FedSPMError(self.problems[0] + (f" (and {more} more{where})" if more else ""))
+
+    def fault(self, sentence: str, rows: int = 1) -> None:
+        """Something is wrong with single rows or images, which can be done without."""
+        if self.skip:
+            self.skipped[sentence] = rows
+        else:
+            self.problems.append(f"{sentence}; to leave such rows out: --set data.skip=true")
+
+    def leave_out(self, names: Sequence[str]) -> list[str]:
+        """Forget these clients; returns those that are not here."""
+        for name in names:
+            self.test.pop(name, None)
+        return [name for name in names if self.train.pop(name, None) is None]
 
     def add(
         self, x: Tensor | np.ndarray | Table, labels: np.ndarray, clients: Sequence[str], splits: Sequence[str]
@@ -87,7 +103,7 @@ class Draft:
         """Labels as text; rows without one, or with a measurement in its place, are a problem."""
         texts = [text_of(value) for value in values]
         if missing := [j + 1 for j, text in enumerate(texts) if text is None]:
-            self.problems.append(f"{where}: {listed(missing)} no label; label it or leave it out")
+            self.fault(f"{where}: {listed(missing)} no label; label it or leave it out", len(missing))
         if odd := next((text for text in texts if text and re.fullmatch(r"-?\d*[.,]\d*[1-9]\d*", text)), None):
             self.problems.append(f"{where}: {odd} is not a label: labels are whole numbers or words")
         return np.array([text or "" for text in texts], dtype=str)

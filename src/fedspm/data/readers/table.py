@@ -1,6 +1,6 @@
 """Tables: CSV, parquet and Excel, read by polars."""
 
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,24 +35,26 @@ def _texts(how: ReadOptions) -> set[str]:
 
 def read_table(path: Path, how: ReadOptions) -> Draft:
     """One table with a label column, and a client column unless it is known whose rows these are."""
-    columns = columns_of(path, _texts(how))
+    bad: list[str] = []
+    columns = columns_of(path, _texts(how), bad.append if how.skip else None)
     if how.client is None or how.client_column in columns or _client_columns(columns, how):
-        draft = Draft(str(path), "a table with a client column")
+        draft = Draft(str(path), "a table with a client column", skip=how.skip, skipped=dict.fromkeys(bad, 1))
         return read_frames(draft, [Frame(str(path), columns, folder=path.parent)], how)
     frame = Frame(str(path), columns, client=how.client, folder=path.parent)
-    return read_frames(Draft(str(path), "a table of one client"), [frame], replace(how, client_column=None))
+    draft = Draft(str(path), "a table of one client", skip=how.skip, skipped=dict.fromkeys(bad, 1))
+    return read_frames(draft, [frame], replace(how, client_column=None))
 
 
 def read_tables(paths: Sequence[Path], how: ReadOptions) -> Draft:
     """A table a client; or, with a client column, train and test, or parts of one table."""
-    draft = Draft(str(paths[0].parent), "a table a client")
+    draft = Draft(str(paths[0].parent), "a table a client", skip=how.skip)
     apart = are_splits(map(stem_of, paths))
     if not apart:
         refuse_splits(map(stem_of, paths), f"the tables in {paths[0].parent}")
     tables = {}
     for path in paths:
         try:
-            tables[path] = columns_of(path, _texts(how))
+            tables[path] = columns_of(path, _texts(how), draft.fault if how.skip else None)
         except FedSPMError as error:
             draft.problems.append(str(error))
     says = {path: {"client": stem_of(path)} for path in tables}
@@ -78,17 +80,18 @@ def _client_columns(columns: Iterable[str], how: ReadOptions) -> list[str]:
     return [name for name in columns if name.lower() in USUAL["client"] and name not in how.ignore]
 
 
-def columns_of(path: Path, text: Collection[str] = ()) -> dict[str, Column]:
-    """The columns of a table by name, those as text whose names, in lower case, are in `text`."""
+def columns_of(path: Path, text: Collection[str] = (), skip: Callable[[str], None] | None = None) -> dict[str, Column]:
+    """The columns of a table by name, those as text whose names, in lower case, are in `text`. `skip` is told of rows
+    with too many or too few cells, which are then left out."""
     try:
-        return _named(path, text)
+        return _named(path, text, skip)
     except FileNotFoundError as error:
         raise FedSPMError(f"there is no file {path}") from error
     except OSError as error:
         raise DamagedFile(f"{path} cannot be read: {error}") from error
 
 
-def _named(path: Path, text: Collection[str]) -> dict[str, Column]:
+def _named(path: Path, text: Collection[str], skip: Callable[[str], None] | None) -> dict[str, Column]:
     import polars
 
     ending, names = table_ending(path), None
@@ -98,7 +101,7 @@ def _named(path: Path, text: Collection[str]) -> dict[str, Column]:
         elif ending == ".xlsx":
             table = _excel(path)
         else:
-            names, table = read_csv(path, text)
+            names, table = read_csv(path, text, skip)
     except polars.exceptions.PolarsError as error:
         raise DamagedFile(
             f"{path} is not a whole {(ending or '')[1:]} file, it is damaged or cut off: {str(error).splitlines()[0]}"

@@ -31,6 +31,14 @@ class Cells:
     levels: tuple[str, ...] = ()
 
 
+class BadCells(FedSPMError):
+    """A few cells of a column cannot be read; `cells` has the others."""
+
+    def __init__(self, why: str, rows: list[int], cells: Cells):
+        self.rows, self.cells = rows, cells  # rows are counted from one
+        super().__init__(why)
+
+
 def read_cells(values: Any, category: bool = False) -> Cells | np.ndarray:
     """A column as numbers, and its kind; a matrix where the cells are lists of numbers. `category` says that numbers
     are names of levels. The error of a column that cannot be read continues the sentence "column 'age' …"."""
@@ -84,8 +92,10 @@ def _of_texts(series: polars.Series, category: bool) -> Cells:
         if (dates := _dates(texts)) is not None:
             return _days(dates)
         if strange.sum() <= STRAY * known:
-            row = int(strange.arg_true()[0])
-            raise StrayWords(texts[row], (strange.arg_true() + 1).to_list())
+            rows = (strange.arg_true() + 1).to_list()
+            many = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
+            why = f"holds {texts[rows[0] - 1]!r} in row {rows[0]}{many}, where all others are numbers"
+            raise BadCells(why, rows, Cells("number", _floats(numbers)))
         if texts.str.contains(SLASHES).sum() == known:
             raise FedSPMError(
                 f"holds dates like {texts.drop_nulls()[0]!r}, of which nobody knows whether the day or the month comes "
@@ -95,15 +105,6 @@ def _of_texts(series: polars.Series, category: bool) -> Cells:
     levels = whole.drop_nulls().unique().sort()
     codes = whole.replace_strict(levels, np.arange(len(levels), dtype=np.float64), default=None)
     return Cells("category", _floats(codes), tuple(levels.to_list()))
-
-
-class StrayWords(FedSPMError):
-    """A column of numbers in which a few cells hold words."""
-
-    def __init__(self, word: str, rows: list[int]):
-        self.rows = rows  # counted from one
-        many = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
-        super().__init__(f"holds {word!r} in row {rows[0]}{many}, where all others are numbers")
 
 
 def _dates(texts: polars.Series) -> polars.Series | None:
@@ -137,8 +138,10 @@ def _category_of_numbers(cells: Cells) -> Cells:
 def _floats(series: polars.Series) -> np.ndarray:
     """64-bit numbers, NaN where one is missing."""
     array = np.array(series.cast(polars.Float64).fill_null(float("nan")).to_numpy(), np.float64)
-    if len(rows := np.flatnonzero(np.abs(array) > LARGEST) + 1):
-        raise FedSPMError(f"has no finite 32-bit number in row {rows[0]}")
+    if len(rows := np.flatnonzero(np.abs(array) > LARGEST)):
+        array[rows] = np.nan
+        why = f"has no finite 32-bit number in row {rows[0] + 1}"
+        raise BadCells(why, (rows + 1).tolist(), Cells("number", array))
     return array
 
 

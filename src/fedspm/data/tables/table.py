@@ -8,7 +8,7 @@ from typing import Any, Literal
 import numpy as np
 
 from fedspm.base.errors import FedSPMError
-from fedspm.data.tables.cells import Cells, level_of, read_cells
+from fedspm.data.tables.cells import BadCells, Cells, level_of, read_cells
 
 Kind = Literal["number", "boolean", "category", "date", "empty"]  # empty: not a single value is known
 
@@ -69,7 +69,7 @@ class Table:
     def of(cls, columns: Mapping[str, Any], where: str, categories: Iterable[str] = ()) -> "Table":
         """From named columns of any kind; what cannot be read is a `FedSPMError`."""
 
-        def refuse(name: str, why: str) -> None:
+        def refuse(name: str, why: FedSPMError) -> None:
             raise FedSPMError(f"{where}: column {name!r} {why}")
 
         return read_columns(columns, where, categories, refuse)
@@ -89,18 +89,21 @@ class Table:
 
 
 def read_columns(
-    columns: Mapping[str, Any], where: str, categories: Iterable[str], problem: Callable[[str, str], None]
+    columns: Mapping[str, Any], where: str, categories: Iterable[str], problem: Callable[[str, FedSPMError], None]
 ) -> Table:
     """A table of named columns. One that holds lists becomes a column for each element: x[0], x[1], … `problem` is told
-    the name of a column that cannot be read, and why."""
+    the name of a column that cannot be read, and why; cells that cannot be read count as missing."""
     chosen = set(categories)
     found: list[Column] = []
     values: list[np.ndarray] = []
     for name, given in columns.items():
         try:
             cells = read_cells(given, name in chosen)
+        except BadCells as error:
+            problem(name, error)
+            cells = error.cells
         except FedSPMError as error:
-            problem(name, str(error))
+            problem(name, error)
             continue
         if isinstance(cells, Cells):
             found.append(Column(name, cells.kind, cells.levels))
