@@ -45,8 +45,8 @@ def bench(
     out: Annotated[
         Path | None,
         typer.Option(
-            help="robustness: file of finished trainings, which are not done again (default: robustness.jsonl); tables: "
-            "folder of tables.md and tables.jsonl (default: benchmarks)."
+            help="robustness: file of finished trainings, which are not done again (default: robustness.jsonl); "
+            "tables: folder of tables.md and tables.jsonl (default: benchmarks)."
         ),
     ] = None,
     set_: Set = None,

@@ -149,7 +149,7 @@ class Algorithm(ABC):
         mean = totals["sum"] / count
         scale = (totals["square"] / count - mean.square()).clamp_min(0).sqrt()
         scale = torch.where(scale > 1e-7 * mean.abs(), scale, 1.0)  # a constant feature becomes zero
-        if totals["count"] == 0:
+        if not totals["count"].any():
             warnings.warn(
                 f"no client has {self.settings.min_count} rows (min_count): x is not standardised", stacklevel=2
             )
@@ -207,15 +207,24 @@ class Algorithm(ABC):
         when="start", uploads={"count": Count(of="values"), "sum": Sum(), "square": Squares(sum="sum", count="count")}
     )
     def describe(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
-        """Count, sum and sum of squares of every channel or feature, from at least `min_count` rows."""
-        x = client.x if client.n >= self.settings.min_count else client.x[:0]
+        """Count, sum and sum of squares of every channel or feature, each from at least `min_count` known values; of
+        what is 0 or 1 by construction, none where fewer rows are 1, or fewer are 0, but some."""
+        least = self.settings.min_count
+        x = client.x if client.n >= least else client.x[:0]
         over = (0, 2, 3) if x.ndim == 4 else (0,)
-        total, square = torch.zeros(2, x.shape[1], dtype=torch.float64)
+        total, square, missing = torch.zeros(3, x.shape[1], dtype=torch.float64)
         for piece in x.split(1024):
-            total += piece.cpu().double().sum(over)
-            square += piece.cpu().double().square().sum(over)
-        count = torch.tensor(x.numel() / x.shape[1], dtype=torch.float64)
-        return Mean(1, count=count, sum=total, square=square), client.private
+            missing += piece.isnan().sum(over).cpu()
+            known = piece.cpu().double().nan_to_num()
+            total += known.sum(over)
+            square += known.square().sum(over)
+        count = x.numel() / x.shape[1] - missing
+        few = count < least
+        if self.task.schema is not None:
+            flags, zeros = torch.tensor(self.task.schema.flags), count - total
+            few |= flags & (((total > 0) & (total < least)) | ((zeros > 0) & (zeros < least)))
+        told = {"count": count, "sum": total, "square": square}
+        return Mean(1, **{name: value.masked_fill(few, 0) for name, value in told.items()}), client.private
 
     def local_solver(
         self,
@@ -251,12 +260,13 @@ class Algorithm(ABC):
         )
 
     def standardise(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
-        """(x − mean) / scale in one pass"""
+        """(x − mean) / scale in one pass; what is missing counts as the mean"""
         factor = 1 / shared["input.scale"]
         offset = -shared["input.mean"] * factor
         if x.ndim == 4:
             factor, offset = per_channel(factor, x), per_channel(offset, x)
-        return torch.addcmul(offset, x, factor)
+        z = torch.addcmul(offset, x, factor)
+        return z if self.task.schema is None else z.nan_to_num()
 
     @step(when="evaluation", uploads={}, used=prepares_for_evaluation)
     def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:

@@ -110,7 +110,8 @@ class MixtureAlgorithm(Algorithm):
     def moments(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Count and products of coarse features (a 7 × 7 average of an image, and for colours correlations of channels)
         around the client's own mean."""
-        mean = self.standardise(shared, client.x.mean(0, keepdim=True))
+        known = client.x.nanmean if client.x.isnan().any() else client.x.mean
+        mean = self.standardise(shared, known(0, keepdim=True))
         features = torch.cat([kmeans_init.described(self.standardise(shared, x), mean).cpu() for x in chunks(client.x)])
         features -= features.mean(0)
         shown = (features if client.n >= self.settings.min_count else features[:0]).double()

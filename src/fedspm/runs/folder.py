@@ -270,7 +270,7 @@ class Run:
     def federation(self) -> Federation:
         """The federation of this run, built again from its configuration and checked to be the same."""
         self.require_rows()
-        federation = self.config.federation(again=True)
+        federation = self.config.federation(again=True, schema=self.task.schema)
         self.require_same(federation)
         return federation
 
