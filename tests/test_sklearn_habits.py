@@ -29,7 +29,8 @@ import sys, warnings
 from sklearn.utils.estimator_checks import check_estimator
 from fedspm import FederatedClassifier
 warnings.simplefilter("ignore")
-model = FederatedClassifier(sys.argv[1], components=2, rounds=2, workers=1, settings={"predictor.steps": 2, "router.steps": 2})
+settings = {"predictor.steps": 5, "router.steps": 5}
+model = FederatedClassifier(sys.argv[1], components=2, rounds=5, workers=1, settings=settings)
 for result in check_estimator(model, on_skip=None, on_fail=None):
     if result["status"] == "failed":
         print(result["check_name"], repr(result["exception"]))
@@ -166,4 +167,4 @@ def test_weights_of_rows_and_of_classes(rows):
     with pytest.raises(FedSPMError, match="class_weight names 'dead'"):
         clone(model).set_params(class_weight={"dead": 2.0}).fit(x, y, sites=sites)
     with pytest.raises(FedSPMError, match="all weights of rows are zero"):
-        clone(model).fit(x, y, sample_weight=np.zeros(120))
+        clone(model).set_params(class_weight={"ill": 0, "well": 0}).fit(x, y)

@@ -1,17 +1,15 @@
 """Small tables that everybody can have, divided among sites: what `fedspm bench tables` compares on."""
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 
 import numpy as np
 
-from fedspm.base.errors import FedSPMError
 from fedspm.data.federation import Federation
+from fedspm.runs.config import resolve
 
 Rows = tuple[np.ndarray, np.ndarray]
+HEART = "heart disease"
 TEST = 0.3  # of the rows of every site
-HOSPITALS = ("cleveland", "hungarian", "switzerland", "va")
 
 
 def scikit_learn(name: str, sites: int) -> Callable[[int], Federation]:
@@ -60,20 +58,12 @@ def xor(seed: int) -> Federation:
 
 
 def heart(seed: int) -> Federation:
-    """UCI heart disease, four hospitals: rows that are complete without slope, ca and thal."""
-    folder = Path(os.environ.get("FEDSPM_DATA", ".")) / "heart-disease"
-    rows = {}
-    for name in HOSPITALS:
-        if not (path := folder / f"processed.{name}.data").exists():
-            raise FedSPMError(f"{path} is not there; set FEDSPM_DATA to the folder that holds heart-disease/")
-        table = np.genfromtxt(path, delimiter=",", missing_values="?")[:, [*range(10), 13]]
-        table = table[~np.isnan(table).any(1)]
-        rows[name] = table[:, :-1], (table[:, -1] > 0).astype(int)
-    return Federation.from_arrays(rows, test_fraction=TEST, seed=seed)
+    """UCI heart disease, four hospitals, all 920 rows with their missing values."""
+    return resolve({"data": {"name": "heart-disease", "test_fraction": TEST}, "seed": seed}).federation()
 
 
 TABLES: dict[str, Callable[[int], Federation]] = {
-    "heart, complete rows": heart,
+    HEART: heart,
     "hidden groups": groups,
     "four-site XOR": xor,
     "wine": scikit_learn("wine", 3),
