@@ -84,7 +84,8 @@ def _names(sites: Any, n: int) -> np.ndarray:
         raise FedSPMError(f"sites has {len(given)} entries, x has {n} rows; every row needs one")
     if any(value is None or (isinstance(value, float) and np.isnan(value)) for value in given.tolist()):
         raise FedSPMError("sites has missing values; every row needs one")
-    return given.astype(str)
+    names: np.ndarray = given.astype(str)
+    return names
 
 
 def site_names(sites: Any, n: int, known: list[str]) -> np.ndarray:
