@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -68,7 +68,7 @@ class LocalEngine:
         self.data = [(part.x.to(self.device), part.y.to(self.device)) for part in federation.train]
         self._weights = [None if part.weight is None else part.weight.to(self.device) for part in federation.train]
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "LocalEngine":
         return self
 
     def __exit__(
