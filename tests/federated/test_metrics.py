@@ -12,6 +12,7 @@ from sklearn.metrics import balanced_accuracy_score
 from fedspm import Federation
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
+from fedspm.federated import evaluation
 from fedspm.federated.evaluation import Model, evaluate, from_counts
 from fedspm.federated.metrics import MISTAKES, SHOWN, expected_calibration_error, purity_count, scores
 from fedspm.federated.task import Task
@@ -41,7 +42,7 @@ def looked_at(federation, name, clients=3):
             said = torch.stack([model.local(i, embedding) for i in range(clients)], 1)  # (n, m, k)
             posterior = model.posterior(embedding) if algorithm.routes else [None] * len(part)
             rows += list(zip([home] * len(part), part.y.tolist(), said, posterior, strict=True))
-    return evaluate(model, federation), rows
+    return evaluate(model, federation, full=True), rows
 
 
 def test_metrics_of_a_method_that_routes(federation):
@@ -187,3 +188,14 @@ def test_of_many_clients_the_commonest_mistakes_are_kept():
     wrong = sum(int(row["rows"]) for row in counts.values()) - 50 * len(names)
     assert sum(each["rows"] for each in shown) + metrics["other_routing_mistakes"] == wrong
     assert metrics["other_routing_mistakes"] > 0
+
+
+def test_what_would_be_large_or_slow_is_left_out(federation, monkeypatch):
+    monkeypatch.setattr(evaluation, "LARGEST", 8)
+    found, _ = looked_at(federation, "fedavg")
+    assert "confusion" in found["scores"]["system"]
+    assert "confusion" not in found["clients"]["north"]["scores"]["system"]
+    monkeypatch.setattr(evaluation, "CURVES", 5)
+    found, _ = looked_at(federation, "fedavg")
+    assert "auroc" in found["scores"]["own"]
+    assert "scores" not in found["clients"]["north"]

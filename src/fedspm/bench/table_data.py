@@ -63,13 +63,13 @@ def heart(seed: int) -> Federation:
 
 
 TABLES: dict[str, Callable[[int], Federation]] = {
-    HEART: heart,
     "hidden groups": groups,
-    "four-site XOR": xor,
     "wine": scikit_learn("wine", 3),
+    "four-site XOR": xor,
     "breast cancer": scikit_learn("breast_cancer", 4),
-    "diabetes": scikit_learn("diabetes", 4),
     "iris": scikit_learn("iris", 3),
+    "diabetes": scikit_learn("diabetes", 4),
+    HEART: heart,
     "digits": scikit_learn("digits", 3),
 }
 HIDDEN = ("hidden groups", "four-site XOR")  # opposite rules in hidden groups

@@ -23,7 +23,7 @@ def show_results(metrics: dict[str, Any], title: str) -> None:
     console.print(results_table(metrics, title))
     if (scores := scores_table(metrics)) is not None:
         console.print(scores)
-        if any("undefined" in client["scores"]["system"] for client in metrics["clients"].values()):
+        if any("undefined" in client.get("scores", {}).get("system", {}) for client in metrics["clients"].values()):
             say("–         the test rows of that client have one class only: there is nothing to rank")
     if "privacy" in metrics:
         from fedspm.federated.accountant import sentence

@@ -234,7 +234,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         if not np.array_equal(federation.classes, self.classes_):
             raise FedSPMError("the classes of this federation differ from those the model was trained on")
-        return evaluate(self.model_, federation)
+        return evaluate(self.model_, federation, full=True)
 
     def _collect(self, x: Any, function: Callable[[Tensors], Any]) -> np.ndarray:
         """What a function makes of all rows."""

@@ -23,7 +23,7 @@ from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
 from fedspm.data.part import Part
 from fedspm.federated.algorithm import Algorithm
-from fedspm.federated.metrics import LARGEST, balanced_accuracy, component_agreement, routing_metrics, scores
+from fedspm.federated.metrics import CURVES, LARGEST, balanced_accuracy, component_agreement, routing_metrics, scores
 from fedspm.nn.sgd import CHUNK, chunks
 
 NAMED = 8  # rows that an error names
@@ -131,7 +131,7 @@ def ask(model: Model, home: Int[Tensor, " n"], x: Tensor, y: Tensor) -> Predicti
     return Predictions(y, system.argmax(1).cpu(), own.argmax(1), p_system.cpu(), own, routed, log_home)
 
 
-def evaluate(model: Model, federation: Federation, map: Map = map, full: bool = True) -> dict[str, Any]:
+def evaluate(model: Model, federation: Federation, map: Map = map, full: bool = False) -> dict[str, Any]:
     """All metrics on the federation's test rows, ready for JSON; `full` with `scores`, which take as long as a round of
     a small federation."""
     answers = predictions(model, federation, map)
@@ -149,14 +149,14 @@ def predictions(model: Model, federation: Federation, map: Map = map) -> list[Pr
 def with_scores(
     metrics: dict[str, Any], answers: Sequence[Predictions | None], federation: Federation
 ) -> dict[str, Any]:
-    """The metrics with `scores`, of all rows and of every client's. Confusion matrices are left out where they would
-    be large: those of the clients first."""
+    """The metrics with `scores`, of all rows and of every client's. What would be large or take long is left out:
+    confusion matrices of the clients, then that of all rows; and all scores of clients, where there are very many."""
     said = {name: each for name, each in zip(federation.names, answers, strict=True) if each is not None}
     size = 2 * len(federation.classes) ** 2
-    clients = {
-        name: row | {"scores": _scores(said[name], confusion=(len(said) + 1) * size <= LARGEST)}
-        for name, row in metrics["clients"].items()
-    }
+    clients = metrics["clients"]
+    if len(said) * len(federation.classes) <= CURVES:
+        confusion = (len(said) + 1) * size <= LARGEST
+        clients = {name: row | {"scores": _scores(said[name], confusion)} for name, row in clients.items()}
     together = Predictions(
         *(
             None if getattr(one, each.name) is None else torch.cat([getattr(row, each.name) for row in said.values()])

@@ -27,6 +27,7 @@ from torch import Tensor
 BINS = 15
 SHOWN = 64  # clients up to which all of the routing confusion is kept
 MISTAKES = 200  # … and pairs of clients that are kept beyond
+CURVES = 2_000  # clients × classes up to which clients have `scores` of their own
 LARGEST = 10_000  # numbers that the confusion matrices of an evaluation may have together
 
 

@@ -13,10 +13,11 @@ from torch import Tensor
 
 from fedspm.data.federation import Federation
 from fedspm.federated.evaluation import Model, predictions
-from fedspm.training.baselines import LEARNERS, Baseline, baselines
+from fedspm.training.baselines import Baseline, baselines
 
 QUICK = 10_000_000  # values × classes up to which a report trains baselines at all
 QUICK_BOOSTING = 300_000  # … and gradient boosting, which is the slowest
+SHOWN = ("logistic regression", "gradient boosting")  # a forest seldom changes the verdict, and takes time
 COMPARE = "fedspm compare --baselines"
 Figure = tuple[float, float | None]  # a mean and the half width of its 95 % interval, None of one seed
 
@@ -40,13 +41,13 @@ def should_i_federate(model: Model, federation: Federation, seed: int = 0) -> An
     size = sum(federation.counts) * federation.shape[0] * len(federation.classes)
     if size > QUICK:
         return Answer([f"Too many rows to train others beside it in passing; `{COMPARE}` does."])
-    learners = [name for name in LEARNERS if name != "gradient boosting" or size <= QUICK_BOOSTING]
+    learners = [name for name in SHOWN if name != "gradient boosting" or size <= QUICK_BOOSTING]
     others = baselines(federation, learners, seed=seed)
     said = [each for each in predictions(model, federation) if each is not None]
     own, system = (torch.cat([getattr(each, key) == each.y for each in said]) for key in ("own", "system"))
     name = type(model.algorithm).__name__
     sentences = _sentences(name, own, system, others, model.algorithm.routes)
-    if len(learners) < len(LEARNERS):
+    if len(learners) < len(SHOWN):
         sentences.append(f"Gradient boosting would take long on these rows and is left to `{COMPARE}`.")
     rows = [(f"{name}, each client's own answers", own), (f"{name}, the system's answers", system)]
     rows += [(other.title, other.right) for other in others]

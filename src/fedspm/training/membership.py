@@ -176,7 +176,9 @@ def _derived(
             model = made.model()
             parameters = learnt_parameters(model.algorithm, model.shared, model.privates[0])
             seconds = {"seconds": after.seconds, "seconds_per_round": after.seconds / max(1, after.round)}
-            made.record({"round": after.round, **evaluate(model, federation), "parameters": parameters, **seconds})
+            made.record(
+                {"round": after.round, **evaluate(model, federation, full=True), "parameters": parameters, **seconds}
+            )
     return Run.open(out, run.allowed)
 
 

@@ -148,7 +148,7 @@ def evaluate_on(run: Run, path: Path) -> dict[str, Any]:
         shape = run.task.shape
         nothing = Part(torch.zeros(0, *shape), torch.zeros(0, dtype=torch.long))
         tests = tuple(rows.get(name, nothing) for name in names)
-        return evaluate(model, Federation(names, run.classes, tuple(nothing for _ in names), tests))
+        return evaluate(model, Federation(names, run.classes, tuple(nothing for _ in names), tests), full=True)
     return _of_the_system(model, rows)
 
 
