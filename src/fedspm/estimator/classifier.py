@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
 from sklearn.metrics import accuracy_score
-from sklearn.utils.validation import check_is_fitted, validate_data
+from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
 from fedspm.algorithms import build_algorithm
@@ -25,6 +25,7 @@ from fedspm.estimator.rows import (
     require_comparable,
     require_federation,
     site_names,
+    validated,
     with_weights,
 )
 from fedspm.federated.evaluation import Model, evaluate, require_finite_answers
@@ -240,7 +241,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         """What a function makes of all rows."""
         shape = self.model_.algorithm.task.shape
         if len(shape) == 1 and not is_table(x) and not isinstance(x, torch.Tensor):
-            x = validate_data(self, x, reset=False, dtype="numeric", ensure_all_finite=False)
+            x = validated(self, x, reset=False, dtype="numeric", ensure_all_finite=False)
         rows = encoded_rows(x, self.schema_, shape)
         with torch.no_grad():
             found = torch.cat([function(self.model_.embed(chunk)) for chunk in chunks(rows)])

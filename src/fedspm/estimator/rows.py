@@ -19,6 +19,14 @@ from fedspm.data.part import Part
 ONE_SITE = "all"  # what it is called where no sites are given
 
 
+def validated(estimator: BaseEstimator, *rows: Any, **options: Any) -> Any:
+    """What scikit-learn's `validate_data` returns, or its sentence as an error of ours."""
+    try:
+        return validate_data(estimator, *rows, **options)
+    except ValueError as error:
+        raise FedSPMError(str(error)) from error
+
+
 def federation_of(estimator: BaseEstimator, x: Any, y: Any, sites: Any) -> Federation:
     """One client per value of `sites`; one for all rows if there are none. Classes may be of any kind that
     scikit-learn takes."""
@@ -26,9 +34,9 @@ def federation_of(estimator: BaseEstimator, x: Any, y: Any, sites: Any) -> Feder
         raise FedSPMError("requires y to be passed, but the target y is None: give labels, or a Federation")
     if is_table(x):
         check_consistent_length(x, y)
-        validate_data(estimator, x, skip_check_array=True)
+        validated(estimator, x, skip_check_array=True)
     else:
-        x, y = validate_data(
+        x, y = validated(
             estimator, x, y, dtype="numeric", ensure_2d=False, allow_nd=True, ensure_min_features=1, multi_output=False
         )
         if np.ndim(x) not in (2, 4):
