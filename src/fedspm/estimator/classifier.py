@@ -208,8 +208,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         return labels
 
     def score(self, X: Any, y: Any, client: str | None = None, sites: Any = None, sample_weight: Any = None) -> float:
-        """Accuracy of `predict` on X and y; of a method that cannot route not the `system_accuracy` of `evaluate`, which
-        counts a majority vote."""
+        """Accuracy of `predict` on X and y; of a method that cannot route not the `system_accuracy` of `evaluate`,
+        which counts a majority vote."""
         predicted = self.predict(X, client, sites)
         labels = np.asarray(y)
         require_comparable(labels, predicted)
