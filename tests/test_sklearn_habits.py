@@ -29,8 +29,8 @@ import sys, warnings
 from sklearn.utils.estimator_checks import check_estimator
 from fedspm import FederatedClassifier
 warnings.simplefilter("ignore")
-settings = {"predictor.steps": 5, "router.steps": 5}
-model = FederatedClassifier(sys.argv[1], components=2, rounds=5, workers=1, settings=settings)
+settings = {"predictor.steps": 25, "router.steps": 2, "em.hold": 1}
+model = FederatedClassifier(sys.argv[1], components=2, rounds=4, workers=1, settings=settings)
 for result in check_estimator(model, on_skip=None, on_fail=None):
     if result["status"] == "failed":
         print(result["check_name"], repr(result["exception"]))
@@ -168,3 +168,14 @@ def test_weights_of_rows_and_of_classes(rows):
         clone(model).set_params(class_weight={"dead": 2.0}).fit(x, y, sites=sites)
     with pytest.raises(FedSPMError, match="all weights of rows are zero"):
         clone(model).set_params(class_weight={"ill": 0, "well": 0}).fit(x, y)
+
+
+@pytest.mark.parametrize("named", [True, False])
+def test_a_data_frame_goes_by_its_names_with_and_without_sites(rows, named):
+    polars = pytest.importorskip("polars")
+    x, y, sites = rows
+    frame = polars.DataFrame({name: x[:, k] for k, name in enumerate("abcdef")})
+    model = FederatedClassifier("fedavg", **QUICK).fit(frame, y, sites=sites if named else None)
+    assert list(model.feature_names_in_) == list("abcdef")
+    np.testing.assert_array_equal(model.predict_proba(frame.select(list("fedcba"))), model.predict_proba(frame))
+    assert model.client_names_ == (list(dict.fromkeys(sites.tolist())) if named else ["all"])

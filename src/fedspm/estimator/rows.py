@@ -13,6 +13,7 @@ from sklearn.utils.validation import _check_sample_weight, check_consistent_leng
 
 from fedspm.base.errors import FedSPMError
 from fedspm.data.arrays import as_input
+from fedspm.data.encode import TableOptions, encode_clients
 from fedspm.data.federation import Federation
 from fedspm.data.part import Part
 
@@ -51,10 +52,12 @@ def federation_of(estimator: BaseEstimator, x: Any, y: Any, sites: Any) -> Feder
     names = _names(sites, len(codes))
     rows = {name: np.flatnonzero(names == name) for name in dict.fromkeys(names.tolist())}
     if is_table(x):
-        made = Federation.from_arrays({name: (_taken(x, mine), codes[mine]) for name, mine in rows.items()})
-        return replace(made, classes=classes)
-    parts = tuple(Part(as_input(x[mine]), torch.from_numpy(codes[mine])) for mine in rows.values())
-    made = Federation(tuple(rows), classes, parts)
+        given = {name: (_taken(x, mine), codes[mine]) for name, mine in rows.items()}
+        _, tables, _, schema = encode_clients(given, None, None, 0, None, TableOptions())
+        made = Federation(tuple(rows), classes, tuple(tables), schema=schema)
+    else:
+        parts = tuple(Part(as_input(x[mine]), torch.from_numpy(codes[mine])) for mine in rows.values())
+        made = Federation(tuple(rows), classes, parts)
     return made.checked() if len(rows) > 1 else made
 
 
