@@ -125,7 +125,7 @@ def as_rows(value: Any, where: str) -> tuple[Rows, np.ndarray]:
     x: Rows = value[0] if isinstance(value[0], Table) else as_table_or_input(value[0], where)
     y = as_labels(value[1], where)
     if y.ndim != 1 or len(y) != len(x):
-        raise FedSPMError(f"{where}: y has shape {y.shape}, x has {len(x)} rows; y needs one label a row")
+        raise FedSPMError(f"{where}: y has shape {y.shape}, x has {len(x)} rows; y needs one label per row")
     if isinstance(x, Tensor):
         require_finite(x, where)
     return x, y

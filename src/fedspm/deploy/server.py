@@ -92,8 +92,7 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
             algorithm = build_algorithm(config, task)
             run.describe(site_manifest(algorithm, classes, all(site.pixels for site in sites.values())))
         algorithm = run.algorithm()
-        classes, most = np.asarray(run.classes), config.sites.max_update
-        engine = FlowerEngine(post, algorithm, classes, run.id, nodes, log, max_update=most)
+        engine = FlowerEngine(post, algorithm, np.asarray(run.classes), run.id, nodes, log)
         checkpoint = run.latest() if run.has_checkpoint() else None
         if checkpoint is None:
             log("the start: statistics of x and the first components, some tens of short exchanges; then round 1")
