@@ -86,7 +86,8 @@ def _of_texts(series: polars.Series, category: bool) -> Cells:
 
     def spread(values: np.ndarray) -> np.ndarray:
         """What was found for distinct texts, for every cell."""
-        return np.append(values, np.nan)[place]
+        found: np.ndarray = np.append(values, np.nan)[place]
+        return found
 
     if texts.null_count() == len(texts):
         return Cells("empty", np.full(len(series), np.nan))
