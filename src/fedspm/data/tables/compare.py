@@ -101,6 +101,10 @@ def _stand_ins(name: str, known: Values) -> Iterator[Difference]:
             )
 
 
+def _percent(held: np.ndarray) -> str:
+    return f"{held.mean():.0%}"
+
+
 def _units(name: str, known: Values) -> Iterator[Difference]:
     """Medians that differ by a factor, of values that do not overlap."""
     spread = {
