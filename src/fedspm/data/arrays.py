@@ -139,6 +139,8 @@ def as_table_or_input(x: Any, where: str) -> Rows:
 def encoded_rows(x: Any, schema: TableSchema | None, shape: Sequence[int], where: str = "x") -> Tensor:
     """Queries in memory as the vectors or images that a model was trained on: the columns of a data frame are matched
     by name, those of an array by position, which is refused where some columns are no numbers."""
+    if schema is not None and not isinstance(x, Table) and not is_frame(x):
+        schema.require_arrays(where)
     rows = x if isinstance(x, Table) else as_table_or_input(x, where)
     if isinstance(rows, Table):
         if schema is not None:

@@ -203,7 +203,7 @@ def _about_doubles(federation: Federation) -> list[str]:
 
 
 def _rows(x: Tensor) -> list[int]:
-    return [hash(row.numpy().tobytes()) for row in x]
+    return [hash(row.tobytes()) for row in x.numpy()]
 
 
 def _mixed_kinds(classes: list[Any]) -> list[str]:

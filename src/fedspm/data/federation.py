@@ -175,13 +175,13 @@ class Federation:
     ) -> "Federation":
         """What a reader found; rows are held out for testing where the data brings no test rows of its own."""
         draft.require_sound()
-        held: dict[str, Any] = {"test": draft.test} if draft.test else {"test_fraction": test_fraction}
-        how = {"categories": draft.categories, "min_count": min_count, "schema": schema}
+        how: dict[str, Any] = {"test": draft.test} if draft.test else {"test_fraction": test_fraction}
+        how |= {"categories": draft.categories, "min_count": min_count, "schema": schema}
         if draft.skipped:
             warnings.warn(
                 f"{sum(draft.skipped.values()):,} rows are skipped: {next(iter(draft.skipped))}", stacklevel=3
             )
-        return replace(cls.from_arrays(draft.train, **held, seed=seed, **how), skipped=draft.skipped)
+        return replace(cls.from_arrays(draft.train, seed=seed, **how), skipped=draft.skipped)
 
     def checked(self) -> "Federation":
         """This federation, or an error that names the client and what is wrong with it."""
@@ -224,12 +224,12 @@ class Federation:
         kept = [i for i, name in enumerate(self.names) if name not in names]
         truth = self.truth
         if truth is not None:
-            components = [tuple(part[i] for i in kept) for part in (truth.train, truth.test)]
+            for_training, for_test = (tuple(part[i] for i in kept) for part in (truth.train, truth.test))
             sample = truth.sample
             if sample is not None:
                 sample = sample[:, [i for i in kept if i < sample.shape[1]]]
             naming = None if truth.naming is None else truth.naming[kept]
-            truth = Truth(*components, truth.mixing[kept], sample, naming)
+            truth = Truth(for_training, for_test, truth.mixing[kept], sample, naming)
         train, test = tuple(self.train[i] for i in kept), self.test and tuple(self.test[i] for i in kept)
         return replace(self, names=tuple(self.names[i] for i in kept), train=train, test=test, truth=truth)
 

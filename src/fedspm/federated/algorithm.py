@@ -21,13 +21,13 @@ from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.robust.rules import Rule, rule_of
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
+from fedspm.federated.standardising import feature_sums, mean_and_scale, standardised
 from fedspm.federated.steps import Step, step, steps_of
 from fedspm.federated.task import Task
 from fedspm.federated.transforms import transforms_of
-from fedspm.federated.uploads import EVALUATION, Count, Squares, Sum
+from fedspm.federated.uploads import DESCRIPTION, EVALUATION
 from fedspm.nn.build_encoder import build_encoder
 from fedspm.nn.encoder import Encoder
-from fedspm.nn.normalisation import per_channel
 from fedspm.nn.sgd import Batch, chunks
 
 INPUT = ("input.mean", "input.scale")  # how rows are standardised
@@ -145,14 +145,11 @@ class Algorithm(ABC):
     def start(self, exchange: Exchange) -> Tensors:
         """The shared state before round 0. Algorithms add their parameters to the standardising statistics."""
         totals = exchange(self.describe, {}).totals()
-        count = totals["count"].clamp_min(1)
-        mean = totals["sum"] / count
-        scale = (totals["square"] / count - mean.square()).clamp_min(0).sqrt()
-        scale = torch.where(scale > 1e-7 * mean.abs(), scale, 1.0)  # a constant feature becomes zero
         if not totals["count"].any():
             warnings.warn(
                 f"no client has {self.settings.min_count} rows (min_count): x is not standardised", stacklevel=2
             )
+        mean, scale = mean_and_scale(**totals)
         return {"input.mean": mean.float(), "input.scale": scale.float()}
 
     def steps_in_use(self) -> dict[str, Step]:
@@ -203,28 +200,12 @@ class Algorithm(ABC):
         """The private state of a client before its first step."""
         return {}
 
-    @step(
-        when="start", uploads={"count": Count(of="values"), "sum": Sum(), "square": Squares(sum="sum", count="count")}
-    )
+    @step(when="start", uploads=DESCRIPTION)
     def describe(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Count, sum and sum of squares of every channel or feature, each from at least `min_count` known values; of
         what is 0 or 1 by construction, none where fewer rows are 1, or fewer are 0, but some."""
-        least = self.settings.min_count
-        x = client.x if client.n >= least else client.x[:0]
-        over = (0, 2, 3) if x.ndim == 4 else (0,)
-        total, square, missing = torch.zeros(3, x.shape[1], dtype=torch.float64)
-        for piece in x.split(1024):
-            missing += piece.isnan().sum(over).cpu()
-            known = piece.cpu().double().nan_to_num()
-            total += known.sum(over)
-            square += known.square().sum(over)
-        count = x.numel() / x.shape[1] - missing
-        few = count < least
-        if self.task.schema is not None:
-            flags, zeros = torch.tensor(self.task.schema.flags), count - total
-            few |= flags & (((total > 0) & (total < least)) | ((zeros > 0) & (zeros < least)))
-        told = {"count": count, "sum": total, "square": square}
-        return Mean(1, **{name: value.masked_fill(few, 0) for name, value in told.items()}), client.private
+        flags = self.task.schema.flags if self.task.schema else ()
+        return Mean(1, **feature_sums(client.x, self.settings.min_count, flags)), client.private
 
     def local_solver(
         self,
@@ -261,12 +242,7 @@ class Algorithm(ABC):
 
     def standardise(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
         """(x − mean) / scale in one pass; what is missing counts as the mean"""
-        factor = 1 / shared["input.scale"]
-        offset = -shared["input.mean"] * factor
-        if x.ndim == 4:
-            factor, offset = per_channel(factor, x), per_channel(offset, x)
-        z = torch.addcmul(offset, x, factor)
-        return z if self.task.schema is None else z.nan_to_num()
+        return standardised(x, shared["input.mean"], shared["input.scale"], self.task.schema is not None)
 
     @step(when="evaluation", uploads={}, used=prepares_for_evaluation)
     def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:

@@ -153,6 +153,11 @@ class EvaluationCount(Upload):
                 raise Refused(f"{name!r} is {few(value)}, not counts of {rows} test rows")
 
 
+DESCRIPTION: dict[str, Upload] = {
+    "count": Count(of="values"),
+    "sum": Sum(),
+    "square": Squares(sum="sum", count="count"),
+}
 EVALUATION: dict[str, Upload] = {
     "rows": EvaluationCount(),
     "right": EvaluationCount(of="rows"),

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
 from fedspm.data.images import ENDINGS, image_size, read_images
-from fedspm.data.readers.draft import Draft, ReadOptions, bare, ignoring, listed, text_of
+from fedspm.data.readers.draft import Draft, ReadOptions, bare, ignoring, listed, text_of, texts_of
 from fedspm.data.tables.cells import BadCells
 from fedspm.data.tables.table import Table, read_columns
 
@@ -114,7 +114,7 @@ def _read(
     labels = draft.labels(_named(frame, frame.columns[roles["label"]]), f"{frame.where}, column {roles['label']!r}")
     clients = [frame.client or ""] * len(labels)
     if frame.client is None:
-        clients = [text_of(value) or "" for value in frame.columns[roles["client"]]]
+        clients = [text or "" for text in texts_of(frame.columns[roles["client"]])]
         if missing := [j + 1 for j, name in enumerate(clients) if not name]:
             draft.fault(f"{frame.where}, column {roles['client']!r}: {listed(missing)} no client", len(missing))
     splits = _splits(draft, frame, roles, len(labels))
@@ -158,7 +158,7 @@ def _read(
 def _splits(draft: Draft, frame: Frame, roles: Mapping[str, str], count: int) -> list[str]:
     if "split" not in roles:
         return [frame.split or "train"] * count
-    splits = [(text_of(value) or "").lower() for value in frame.columns[roles["split"]]]
+    splits = [(text or "").lower() for text in texts_of(frame.columns[roles["split"]])]
     if strange := next((split for split in splits if split not in ("train", "test")), None):
         draft.problems.append(
             f"{frame.where}, column {roles['split']!r}: found {strange!r}, expected train or test; if it says "

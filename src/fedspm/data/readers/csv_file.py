@@ -86,7 +86,7 @@ class Rows:
                     continue
                 wrong = f"{self.path}: row {j} has {len(row)} cells, the header names {self.width} columns"
                 if self.skip is None:
-                    raise DamagedFile(wrong)
+                    raise DamagedFile(f"{wrong}; to leave such rows out: --set data.skip=true")
                 self.skip(wrong)
         except csv.Error as error:
             raise DamagedFile(f"{self.path} is not a CSV file: {error}") from error

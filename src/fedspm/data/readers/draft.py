@@ -101,10 +101,10 @@ class Draft:
 
     def labels(self, values: Iterable[Any], where: str) -> np.ndarray:
         """Labels as text; rows without one, or with a measurement in its place, are a problem."""
-        texts = [text_of(value) for value in values]
+        texts = texts_of(values)
         if missing := [j + 1 for j, text in enumerate(texts) if text is None]:
             self.fault(f"{where}: {listed(missing)} no label; label it or leave it out", len(missing))
-        if odd := next((text for text in texts if text and re.fullmatch(r"-?\d*[.,]\d*[1-9]\d*", text)), None):
+        if odd := next((text for text in set(texts) if text and re.fullmatch(r"-?\d*[.,]\d*[1-9]\d*", text)), None):
             self.problems.append(f"{where}: {odd} is not a label: labels are whole numbers or words")
         return np.array([text or "" for text in texts], dtype=str)
 
@@ -138,9 +138,10 @@ def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
 
 def as_kind(labels: Sequence[str]) -> np.ndarray:
     """Whole numbers if every label is one (007 is not: it would lose its zeros), strings otherwise."""
-    plain = [re.sub(r"\.0+$", "", label) for label in labels]
-    if plain and all(re.fullmatch(r"-?(0|[1-9]\d{0,17})", label) for label in plain):
-        return np.array([int(label) for label in plain], np.int64)
+    plain = {label: re.sub(r"\.0+$", "", label) for label in set(labels)}
+    if plain and all(re.fullmatch(r"-?(0|[1-9]\d{0,17})", label) for label in plain.values()):
+        number = {label: int(text) for label, text in plain.items()}
+        return np.array([number[label] for label in labels], np.int64)
     return np.asarray(labels, dtype=str)
 
 
@@ -161,3 +162,17 @@ def text_of(value: Any) -> str | None:
         return None
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     return text.strip() or None
+
+
+def texts_of(values: Iterable[Any]) -> list[str | None]:
+    """`text_of` every value; of texts, each is looked at once."""
+    known: dict[str, str | None] = {}
+    found = []
+    for value in values:
+        if type(value) is not str:
+            found.append(text_of(value))
+            continue
+        if value not in known:
+            known[value] = text_of(value)
+        found.append(known[value])
+    return found

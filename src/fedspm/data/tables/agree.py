@@ -7,6 +7,7 @@ of fewer rows are never told.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -43,23 +44,17 @@ class ColumnSummary(Strict):
 def summarise(table: Table, min_count: int) -> tuple[ColumnSummary, ...]:
     """What a client tells of its training rows."""
     enough = len(table) >= min_count
-    first: dict[bytes, str] = {}
+    first: dict[tuple[Kind, tuple[str, ...], bytes], str] = {}
     found = []
     for column, values in table:
         said: dict[str, Any] = {"identifier": _identifies(column, values[~np.isnan(values)])}
         said |= _shown(column, values, min_count) if enough else {}
-        digest = np.ascontiguousarray(values).tobytes() if enough else column.name.encode()
-        twin = first.setdefault(digest, column.name)
-        if twin != column.name and column.kind != "empty" and _kind_of(table, twin) == column:
-            said["same_as"] = twin
+        if enough and column.kind != "empty":
+            same = (column.kind, column.levels, sha256(np.ascontiguousarray(values).tobytes()).digest())
+            if (twin := first.setdefault(same, column.name)) != column.name:
+                said["same_as"] = twin
         found.append(ColumnSummary(name=column.name, kind=column.kind, **said))
     return tuple(found)
-
-
-def _kind_of(table: Table, name: str) -> Column:
-    """The column of a name, under another name."""
-    column = table.columns[table.names.index(name)]
-    return Column(name, column.kind, column.levels)
 
 
 def _shown(column: Column, values: np.ndarray, min_count: int) -> dict[str, Any]:

@@ -76,40 +76,52 @@ def same_level(text: str) -> str:
 
 
 def _of_texts(series: polars.Series, category: bool) -> Cells:
-    """Words, numbers, dates or truth values that were written as text."""
-    texts = series.str.strip_chars()
+    """Words, numbers, dates or truth values that were written as text. Of every text one is looked at, however often it
+    occurs."""
+    distinct = series.drop_nulls().unique()
+    texts = distinct.str.strip_chars()
     texts = texts.set(texts.str.to_lowercase().is_in(MISSING), None)
-    known = len(texts) - texts.null_count()
-    if not known:
-        return Cells("empty", np.full(len(texts), np.nan))
+    order = polars.Series(np.arange(len(distinct)), dtype=polars.Int64)
+    place = series.replace_strict(distinct, order, default=len(distinct)).to_numpy()  # of every cell among the distinct
+
+    def spread(values: np.ndarray) -> np.ndarray:
+        """What was found for distinct texts, for every cell."""
+        found: np.ndarray = np.append(values, np.nan)[place]
+        return found
+
+    if texts.null_count() == len(texts):
+        return Cells("empty", np.full(len(series), np.nan))
     if not category:
-        if texts.str.to_lowercase().is_in(list(TRUTH)).sum() == known:
-            return Cells("boolean", _floats(texts.str.to_lowercase().replace_strict(TRUTH, default=None)))
+        lower = texts.str.to_lowercase()
+        if lower.drop_nulls().is_in(list(TRUTH)).all():
+            return Cells("boolean", spread(_floats(lower.replace_strict(TRUTH, default=None))))
         numbers = texts.str.replace(DECIMAL_COMMA, "${1}.${2}").cast(polars.Float64, strict=False)
-        strange = texts.is_not_null() & numbers.is_null()
+        strange = (texts.is_not_null() & numbers.is_null()).to_numpy()
         if not strange.any():
-            return Cells("number", _floats(numbers))
+            return Cells("number", _within_32_bits(spread(_floats(numbers, check=False))))
         if (dates := _dates(texts)) is not None:
-            return _days(dates)
-        if strange.sum() <= STRAY * known:
-            rows = (strange.arg_true() + 1).to_list()
+            return Cells("date", spread(_days(dates).values))
+        rows = np.flatnonzero(np.append(strange, False)[place]) + 1
+        if len(rows) <= STRAY * np.append(texts.is_not_null().to_numpy(), False)[place].sum():
             many = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
-            why = f"holds {texts[rows[0] - 1]!r} in row {rows[0]}{many}, where all others are numbers"
-            raise BadCells(why, rows, Cells("number", _floats(numbers)))
-        if texts.str.contains(SLASHES).sum() == known:
+            why = f"holds {series[int(rows[0]) - 1]!r} in row {rows[0]}{many}, where all others are numbers"
+            raise BadCells(why, rows.tolist(), Cells("number", spread(_floats(numbers))))
+        if texts.drop_nulls().str.contains(SLASHES).all():
             raise FedSPMError(
                 f"holds dates like {texts.drop_nulls()[0]!r}, of which nobody knows whether the day or the month comes "
                 "first; write them as 2020-12-31, or leave the column out"
             )
-    whole = texts.str.replace(r"^(-?\d+)\.0+$", "${1}")
-    levels = whole.drop_nulls().unique().sort()
-    codes = whole.replace_strict(levels, np.arange(len(levels), dtype=np.float64), default=None)
-    return Cells("category", _floats(codes), tuple(levels.to_list()))
+    whole = [None if text is None else same_level(text) for text in texts.to_list()]
+    levels = sorted({text for text in whole if text is not None})
+    number = {level: float(k) for k, level in enumerate(levels)} | {None: np.nan}
+    return Cells("category", spread(np.array([number[text] for text in whole])), tuple(levels))
 
 
 def _dates(texts: polars.Series) -> polars.Series | None:
     """Days and times, if all cells are written in one of the forms that have one meaning."""
-    plain = texts.str.replace(r"^(\d{4}-\d\d-\d\d)T", "${1} ").str.replace(r"(\.\d+)?Z?$", "")
+    plain = (
+        texts.str.replace(r"^(\d{4}-\d\d-\d\d)T", "${1} ").str.replace(r"(:\d\d)\.\d+", "${1}").str.replace(r"Z$", "")
+    )
     for form in DATES:
         found = plain.str.to_datetime(form, strict=False, time_unit="us")
         if found.null_count() == texts.null_count():
@@ -135,9 +147,13 @@ def _category_of_numbers(cells: Cells) -> Cells:
     return Cells("category", codes, tuple(level_of(value, cells.kind) for value in distinct.tolist()))
 
 
-def _floats(series: polars.Series) -> np.ndarray:
+def _floats(series: polars.Series, check: bool = True) -> np.ndarray:
     """64-bit numbers, NaN where one is missing."""
     array = np.array(series.cast(polars.Float64).fill_null(float("nan")).to_numpy(), np.float64)
+    return _within_32_bits(array) if check else array
+
+
+def _within_32_bits(array: np.ndarray) -> np.ndarray:
     if len(rows := np.flatnonzero(np.abs(array) > LARGEST)):
         array[rows] = np.nan
         why = f"has no finite 32-bit number in row {rows[0] + 1}"

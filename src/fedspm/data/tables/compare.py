@@ -61,10 +61,10 @@ def _missing(name: str, cells: Values) -> Iterator[Difference]:
 
 def _levels(name: str, columns: Mapping[str, Column], cells: Values) -> Iterator[Difference]:
     """Levels that are the same but for capitals and blanks, and clients that have no level of the others."""
-    held = {}
+    held: dict[str, set[str]] = {}
     for client, column in columns.items():
-        levels, codes = levels_of(column, cells[client])
-        held[client] = {levels[k] for k in np.unique(codes[codes >= 0]).tolist()}
+        names, codes = levels_of(column, cells[client])
+        held[client] = {names[k] for k in np.unique(codes[codes >= 0]).tolist()}
     spellings: dict[str, set[str]] = {}
     for levels in held.values():
         for level in levels:
@@ -95,8 +95,14 @@ def _stand_ins(name: str, known: Values) -> Iterator[Difference]:
         if len(others) < DISTINCT:
             continue
         if np.abs(others - number).min() > GAP * np.median(np.diff(others)):
-            share = _by_client(known, lambda values, number=number: f"{(values == number).mean():.0%}")
-            yield Difference(name, f"is {number}, far from all others", share)
+            share = {client: values == number for client, values in known.items()}
+            yield Difference(
+                name, f"is {number}, far from all others", _by_client(share, lambda is_: f"{is_.mean():.0%}")
+            )
+
+
+def _percent(held: np.ndarray) -> str:
+    return f"{held.mean():.0%}"
 
 
 def _units(name: str, known: Values) -> Iterator[Difference]:

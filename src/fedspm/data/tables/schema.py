@@ -126,17 +126,21 @@ class TableSchema(Strict):
 
     def encode_array(self, x: np.ndarray, where: str = "x") -> Float[Tensor, "n features"]:
         """The vectors of rows that come without names, in the order of this schema; NaN where a value is missing."""
-        if not self.takes_arrays:
-            raise FedSPMError(
-                f"{where}: the model was trained on a table with columns that are no numbers; give rows with names of "
-                f"columns: {self._few(self.names)}"
-            )
+        self.require_arrays(where)
         if x.ndim != 2 or x.shape[1] != len(self.columns):
             raise FedSPMError(
                 f"{where}: rows have shape {tuple(x.shape[1:])}, the model was trained on ({len(self.columns)},): "
                 f"{self._few(self.names)}"
             )
         return self.encode(Table.of_numbers(self.names, x), where)
+
+    def require_arrays(self, where: str) -> None:
+        """Refuse rows without names where some columns are no numbers."""
+        if not self.takes_arrays:
+            raise FedSPMError(
+                f"{where}: the model was trained on a table with columns that are no numbers; give rows with names of "
+                f"columns: {self._few(self.names)}"
+            )
 
     def find(self, names: Sequence[str], where: str) -> list[int]:
         """Where the columns of this schema are among those of a table."""
