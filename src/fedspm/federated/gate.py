@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from torch import Tensor
 
-from fedspm.base.errors import Refused
+from fedspm.base.errors import Refused, TrainingFailed
 from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
@@ -33,6 +33,8 @@ def take_step(
 ) -> Taken:
     """One client takes one step. The noise of its reply follows from `secret`, who, when and what."""
     algorithm: Algorithm = method.__self__  # type: ignore[attr-defined]
+    if algorithm.settings.privacy.noise:
+        require_covered(algorithm, step)
     reply, private = method(client, shared, **arguments)
     if algorithm.frozen_names:
         reply = without(reply, algorithm.frozen_names)
@@ -48,6 +50,24 @@ def require_step(algorithm: Algorithm, name: str) -> Step:
     if name not in algorithm.steps:
         raise Refused(f"{algorithm.settings.algorithm} has no client step {name!r}")
     return algorithm.steps[name]
+
+
+def require_covered(algorithm: Algorithm, step: Step) -> None:
+    """Where there is noise nothing may leave without it: refuse a step that is declared to send anything exact, or
+    whose reply tells by the tensors that it holds which model a client has chosen."""
+    if step.in_process_only:
+        return
+    name = algorithm.settings.algorithm
+    if exact := [tensor for tensor, upload in step.uploads.items() if not upload.noised]:
+        raise TrainingFailed(
+            f"privacy.noise: {exact[0]!r} of step {step.name!r} would leave without noise, so that no ε holds; {name} "
+            "cannot ask for it in a run with privacy.noise"
+        )
+    if step.partial:
+        raise TrainingFailed(
+            f"privacy.noise: which tensors step {step.name!r} sends tells which model a client has chosen, so that no "
+            f"ε holds; {name} cannot be trained with privacy.noise"
+        )
 
 
 def require_declared_reply(algorithm: Algorithm, step: Step, client: str, shared: Tensors, reply: Reply) -> None:

@@ -5,7 +5,7 @@ from typing import Any
 from fedspm.base.errors import TooFewSites
 from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
-from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.algorithm import Algorithm, without_noise
 from fedspm.federated.evaluation import Model, from_counts
 from fedspm.training.engine import CountingEngine, Engine
 
@@ -29,11 +29,17 @@ def personalised(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model
 
 
 def counted(algorithm: Algorithm, engine: Engine, shared: Tensors) -> dict[str, Any]:
-    """The metrics that follow from what the sites counted on their own test rows."""
+    """The metrics that follow from what the sites counted on their own test rows; none under noise, when no count
+    leaves and the sites are only brought the state."""
     assert isinstance(engine, CountingEngine)
     try:
-        personalise(algorithm, engine, shared)
-        counts = engine.count(shared)
+        if without_noise(algorithm):
+            personalise(algorithm, engine, shared)
+            counts = engine.count(shared)
+        else:
+            engine.invite_all()
+            engine(algorithm.personalise, shared)
+            counts = {}
     except TooFewSites:
         counts = {}
     return from_counts(counts, algorithm.task.names, algorithm.routes)

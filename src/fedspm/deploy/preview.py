@@ -1,0 +1,175 @@
+"""`fedspm federation preview`: what a run would take from a site, before anything leaves it.
+
+The steps of the run are taken here, on rows of this site that play all sites, with one local step a round: nothing is
+sent, and the sizes of what would be are those of the replies.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from torch import Tensor
+
+from fedspm.algorithms import build_algorithm
+from fedspm.base.errors import FedSPMError
+from fedspm.base.tensors import Tensors
+from fedspm.engines.flower.contract import SiteConfig, broken_terms, planned_steps, require_willing
+from fedspm.engines.flower.ledger import Entry, Ledger, separation_spent
+from fedspm.engines.flower.site_data import SiteRows, load_rows
+from fedspm.federated.accountant import gaussian_epsilon, separation
+from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.client import Client
+from fedspm.federated.exchange import Answer, ClientStep
+from fedspm.federated.gate import require_step
+from fedspm.federated.replies import Combined, PerClient, Reply, merge
+from fedspm.federated.settings import Settings
+from fedspm.federated.task import Task
+from fedspm.runs.config import Config
+
+WHEN = {
+    "start": "before the first round",
+    "round": "in every round",
+    "evaluation": "at every evaluation",
+    "after training": "after the last round",
+}
+ROWS = 64  # of the site, which play every site in the rehearsal
+
+
+@dataclass(frozen=True)
+class PreviewedStep:
+    """What one step of a run would take from a site, in one reply."""
+
+    step: str
+    when: str
+    times: int  # replies in the whole run
+    tensors: dict[str, tuple[tuple[int, ...], str]]  # by name: the shape, and what it is
+    bytes: int
+    noised: bool
+
+
+@dataclass(frozen=True)
+class Preview:
+    """What a run would take from a site, and whether the site would let it."""
+
+    site: str
+    steps: list[PreviewedStep]
+    epsilon: float | None  # of this run alone; None if it has no noise
+    epsilon_after: float | None  # of all runs of the site, this one included; None if anything left without noise
+    delta: float
+    refused: list[str]  # why the site would take no part; empty if it would
+
+    @property
+    def bytes(self) -> int:
+        return sum(step.times * step.bytes for step in self.steps)
+
+    def to_dict(self) -> dict[str, Any]:
+        """As JSON has it."""
+        steps = [
+            vars(each) | {"tensors": {name: list(shape) for name, (shape, _) in each.tensors.items()}}
+            for each in self.steps
+        ]
+        return vars(self) | {"steps": steps, "bytes": self.bytes, "accepted": not self.refused}
+
+
+def preview(site: SiteConfig, config: Config) -> Preview:
+    """What the run of a configuration would take from a site. How many rows the other sites have is not known here:
+    they are taken to have as many as this one."""
+    names = config.sites.names or (site.name,)
+    if site.name not in names:
+        names = (*names, site.name)
+    rows, settings = load_rows(site.rows), config.alone()
+    task = Task(rows.shape, len(rows.classes), tuple(names), (len(rows.train),) * len(names))
+    entries, refused = Ledger(site.state).entries(), list[str]()
+    try:
+        require_willing(site, settings, list(config.sites.names))
+    except FedSPMError as error:
+        refused.append(str(error))
+    try:
+        algorithm = build_algorithm(settings, task)
+    except FedSPMError as error:
+        return Preview(site.name, [], None, None, site.delta, [*refused, str(error)])
+    refused += broken_terms(site, algorithm, len(rows.train), entries)
+    evaluations = sum(
+        number % config.eval_every == 0 or number == config.rounds for number in range(1, config.rounds + 1)
+    )
+    planned = planned_steps(algorithm, names.index(site.name), evaluations)
+    sent = _rehearsed(settings, task, rows, [each.step.name for each in planned])
+    steps = []
+    for each in planned:
+        tensors = sent.get(each.step.name, {})
+        kinds = {name: upload.phrase for name in tensors if (upload := each.step.upload(name))}
+        shapes = {name: (tuple(value.shape), kinds.get(name, "")) for name, value in tensors.items()}
+        size = sum(value.nbytes for value in tensors.values())
+        steps.append(PreviewedStep(each.step.name, each.step.when, each.times, shapes, size, each.noised > 0))
+    own = (
+        separation(settings.privacy.noise, sum(each.times * each.noised for each in planned))
+        if (settings.privacy.noise)
+        else None
+    )
+    return Preview(
+        site.name,
+        steps,
+        None if own is None else gaussian_epsilon(own**0.5, site.delta),
+        _after(entries, own, site.delta),
+        site.delta,
+        refused,
+    )
+
+
+def _after(entries: list[Entry], own: float | None, delta: float) -> float | None:
+    if own is None or any(entry.bytes and not entry.noise for entry in entries):
+        return None
+    return gaussian_epsilon((separation_spent(entries) + own) ** 0.5, delta)
+
+
+# -- a rehearsal -----------------------------------------------------------------------------------------------------
+
+
+def _rehearsed(settings: Settings, task: Task, rows: SiteRows, steps: Sequence[str]) -> dict[str, Tensors]:
+    """The tensors of one reply to every step of a run, taken here."""
+    short = {role: getattr(settings, role) for role in ("predictor", "router")}
+    short = {role: block.model_copy(update={"steps": min(1, block.steps)}) for role, block in short.items()}
+    algorithm = build_algorithm(settings.model_copy(update=short), task)
+    exchange = _Rehearsal(algorithm, rows)
+    shared = algorithm.server_round(algorithm.start(exchange), exchange)
+    for name in steps:
+        if name not in exchange.sent:
+            exchange(getattr(algorithm, name), algorithm.sent(shared))
+    return exchange.sent
+
+
+class _Rehearsal:
+    """Implements `Exchange`: some rows of one site are all sites, and nothing is sent."""
+
+    round = 0
+
+    def __init__(self, algorithm: Algorithm, rows: SiteRows):
+        self.sent: dict[str, Tensors] = {}
+        self._algorithm, self._private = algorithm, dict[str, Tensors]()
+        train, test = rows.encoded(np.asarray(rows.classes))
+        self._rows = {"train": train, "test": test if len(test) else train}
+        for name in algorithm.task.names:
+            self._private[name] = algorithm.init_private(self._client(name))
+
+    def __call__(self, step: ClientStep[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
+        declared = require_step(self._algorithm, step.__name__)
+        merged: Reply | None = None
+        for name in self._algorithm.task.names:
+            client = self._client(name, declared.rows)
+            reply, self._private[name] = step(client, self._algorithm.sent(shared), **arguments)
+            self.sent[declared.name] = _tensors(reply, name)
+            merged = merge(merged, name, reply)
+        assert merged is not None
+        return merged  # type: ignore[return-value]
+
+    def _client(self, name: str, rows: str = "train") -> Client:
+        part, index = self._rows[rows], self._algorithm.task.names.index(name)
+        private, seed = self._private.get(name, {}), self._algorithm.settings.seed
+        return Client(name, index, part.x[:ROWS], part.y[:ROWS], private, self.round, seed)
+
+
+def _tensors(reply: Reply, client: str) -> Tensors:
+    if isinstance(reply, Combined):
+        return _tensors(reply.mean, client) | _tensors(reply.rows, client)
+    return reply.rows.get(client, {}) if isinstance(reply, PerClient) else reply.as_sent()[1]
