@@ -9,20 +9,16 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.tensors import Tensors
+from fedspm.data.part import Part
 from fedspm.engines.flower.contract import SiteConfig, broken_terms, planned_steps, require_willing
 from fedspm.engines.flower.ledger import Entry, Ledger, separation_spent
 from fedspm.engines.flower.site_data import SiteRows, load_rows
+from fedspm.engines.watched import WatchedExchange
 from fedspm.federated.accountant import gaussian_epsilon, separation
-from fedspm.federated.algorithm import Algorithm
-from fedspm.federated.client import Client
-from fedspm.federated.exchange import Answer, ClientStep
-from fedspm.federated.gate import require_step
-from fedspm.federated.replies import Combined, PerClient, Reply, merge
 from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 from fedspm.runs.config import Config
@@ -123,53 +119,17 @@ def _after(entries: list[Entry], own: float | None, delta: float) -> float | Non
     return gaussian_epsilon((separation_spent(entries) + own) ** 0.5, delta)
 
 
-# -- a rehearsal -----------------------------------------------------------------------------------------------------
-
-
 def _rehearsed(settings: Settings, task: Task, rows: SiteRows, steps: Sequence[str]) -> dict[str, Tensors]:
     """The tensors of one reply to every step of a run, taken here."""
     short = {role: getattr(settings, role) for role in ("predictor", "router")}
     short = {role: block.model_copy(update={"steps": min(1, block.steps)}) for role, block in short.items()}
     algorithm = build_algorithm(settings.model_copy(update=short), task)
-    exchange = _Rehearsal(algorithm, rows)
+    train, test = rows.encoded(np.asarray(rows.classes))
+    parts = {"train": train, "test": test if len(test) else train}
+    few = {kind: Part(part.x[:ROWS], part.y[:ROWS]) for kind, part in parts.items()}
+    exchange = WatchedExchange(algorithm, dict.fromkeys(task.names, few))
     shared = algorithm.server_round(algorithm.start(exchange), exchange)
     for name in steps:
-        if name not in exchange.sent:
-            exchange(getattr(algorithm, name), algorithm.sent(shared))
-    return exchange.sent
-
-
-class _Rehearsal:
-    """Implements `Exchange`: some rows of one site are all sites, and nothing is sent."""
-
-    round = 0
-
-    def __init__(self, algorithm: Algorithm, rows: SiteRows):
-        self.sent: dict[str, Tensors] = {}
-        self._algorithm, self._private = algorithm, dict[str, Tensors]()
-        train, test = rows.encoded(np.asarray(rows.classes))
-        self._rows = {"train": train, "test": test if len(test) else train}
-        for name in algorithm.task.names:
-            self._private[name] = algorithm.init_private(self._client(name))
-
-    def __call__(self, step: ClientStep[Answer], shared: Tensors, **arguments: Tensor) -> Answer:
-        declared = require_step(self._algorithm, step.__name__)
-        merged: Reply | None = None
-        for name in self._algorithm.task.names:
-            client = self._client(name, declared.rows)
-            reply, self._private[name] = step(client, self._algorithm.sent(shared), **arguments)
-            self.sent[declared.name] = _tensors(reply, name)
-            merged = merge(merged, name, reply)
-        assert merged is not None
-        return merged  # type: ignore[return-value]
-
-    def _client(self, name: str, rows: str = "train") -> Client:
-        part, index = self._rows[rows], self._algorithm.task.names.index(name)
-        private, seed = self._private.get(name, {}), self._algorithm.settings.seed
-        return Client(name, index, part.x[:ROWS], part.y[:ROWS], private, self.round, seed)
-
-
-def _tensors(reply: Reply, client: str) -> Tensors:
-    if isinstance(reply, Combined):
-        return _tensors(reply.mean, client) | _tensors(reply.rows, client)
-    return reply.rows.get(client, {}) if isinstance(reply, PerClient) else reply.as_sent()[1]
+        if name not in {each.step for each in exchange.seen}:
+            exchange(getattr(algorithm, name), shared)
+    return {each.step: each.sent for each in exchange.seen}
