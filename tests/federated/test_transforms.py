@@ -18,7 +18,7 @@ from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.steps import Step
-from fedspm.federated.transforms import decode, encode, transforms_of
+from fedspm.federated.transforms import GRID, decode, encode, transforms_of
 from fedspm.federated.uploads import Count, Shares, Sum, Update
 from fedspm.training.loop import begin, one_round
 from postbox import algorithm_of, loop_engine
@@ -161,6 +161,14 @@ def test_the_noise_has_the_scale_that_is_accounted_for():
     assert noise.std() == pytest.approx(
         1e-3 / math.sqrt(2) * math.sqrt(2 / 3), rel=0.1
     )  # one of three directions is lost
+
+
+@pytest.mark.parametrize("clip", [0.3, 2.0])
+def test_what_is_noised_lies_on_a_grid_that_does_not_depend_on_it(clip):
+    for value in (0.0, 1e-3, 0.1234567):
+        _, sent = departed([torch.full((50,), value)], privacy={"clip": clip, "noise": 4.0})
+        steps = sent.as_sent()[1]["w.0"].double() / (4.0 * clip / GRID)
+        assert torch.allclose(steps, steps.round(), atol=1e-3)
 
 
 def test_tau_stays_a_vector_of_shares_under_any_noise(vectors):
