@@ -63,7 +63,11 @@ def best_possible(wanted: float, m: int) -> float:
     if math.isinf(wanted):
         return 1.0
     mu = brentq(lambda value: gaussian_delta(value, wanted) - DELTA, 1e-6, 1e4)
-    return brentq(lambda a: norm.cdf(norm.ppf((1 - a) / (m - 1)) + math.sqrt(2) * mu) - a, 1 / m, 1 - 1e-12)
+
+    def excess(a: float) -> float:
+        return norm.cdf(norm.ppf((1 - a) / (m - 1)) + math.sqrt(2) * mu) - a
+
+    return 1.0 if excess(1 - 1e-9) > 0 else brentq(excess, 1 / m, 1 - 1e-9)
 
 
 def by_noised_means(federation: Federation, wanted: float, longest: float, seed: int) -> float:

@@ -6,6 +6,7 @@ tensor that its step does not declare, and a row that is another client's: docs/
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
 from fedspm.base.errors import Refused, TrainingFailed
@@ -17,6 +18,7 @@ from fedspm.federated.replies import Combined, Mean, PerClient, Reply
 from fedspm.federated.steps import Step
 from fedspm.federated.transforms import encode
 from fedspm.federated.uploads import Shares, Update
+from fedspm.nn.row_inversion import layers_on_rows, units_that_show
 
 
 @dataclass(frozen=True)
@@ -39,6 +41,8 @@ def take_step(
     if algorithm.frozen_names:
         reply = without(reply, algorithm.frozen_names)
     require_declared_reply(algorithm, step, client.name, shared, reply)
+    if algorithm.settings.privacy.withhold_rows:
+        reply = withhold_rows(algorithm, client, shared, reply)
     if not algorithm.transforms:
         return Taken(reply, private, 0)
     encoded, noised = encode(algorithm.transforms, algorithm.settings, step, client, shared, reply, secret)
@@ -99,6 +103,26 @@ def _require_declared(algorithm: Algorithm, step: Step, tensors: Tensors, shared
         if (name in shared) != isinstance(upload, Update) and not isinstance(upload, Shares):
             known = "is" if name in shared else "is not"
             raise Refused(f"{name!r} is declared as {type(upload).__name__} and {known} a shared parameter, in {where}")
+
+
+def withhold_rows(algorithm: Algorithm, client: Client, shared: Tensors, reply: Reply) -> Reply:
+    """The reply with those units of a first layer unchanged whose update would show a row of the client."""
+    if isinstance(reply, Combined):
+        mean = withhold_rows(algorithm, client, shared, reply.mean)
+        assert isinstance(mean, Mean)
+        return Combined(mean, reply.rows)
+    if isinstance(reply, PerClient):
+        return reply
+    weight, tensors = reply.as_sent()
+    layers = [names for names in layers_on_rows(shared, client.x[0].numel()) if tensors.keys() >= set(names)]
+    if not layers:
+        return reply
+    kept, rows = dict(tensors), algorithm.standardise(shared, client.x).flatten(1)
+    for names in layers:
+        shown = units_that_show(*(tensors[name].double() - shared[name].double() for name in names), rows)
+        for name in names:
+            kept[name] = torch.where(shown.view(-1, *[1] * (tensors[name].ndim - 1)), shared[name], tensors[name])
+    return Mean(weight, **kept)
 
 
 def without(reply: Reply, names: frozenset[str]) -> Reply:

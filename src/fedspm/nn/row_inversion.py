@@ -5,14 +5,16 @@ row alone has moved shows that row, and two units whose changes differ by one ro
 
     ΔW_u / Δb_u = x_j          (ΔW_u − ΔW_v) / (Δb_u − Δb_v) = x_j
 
-A server that makes up the weights which it sends can see to both (Boenisch et al. 2023; Fowl et al. 2022). A site does
-the same with its own updates before they leave, and `fedspm audit` with those of a run.
+In an honest training of few rows the first happens by itself: an outlier is alone in a half-space of some unit. With
+`privacy.withhold_rows` such a unit is sent back unchanged. A server that makes up the weights which it sends can see to
+both (Boenisch et al. 2023; Fowl et al. 2022): a site looks through its updates before they leave, and `fedspm audit`
+through those of a run.
 """
 
 from collections.abc import Mapping
 
 import torch
-from jaxtyping import Float, Int
+from jaxtyping import Bool, Float, Int
 from torch import Tensor
 
 NEAR = 0.03  # of the rows' spread: a guess that is nearer to a row has read it
@@ -28,6 +30,17 @@ def layers_on_rows(shared: Mapping[str, Tensor], features: int) -> list[tuple[st
         if name.endswith(".weight") and value.ndim == 2 and value.shape[1] == features and bias in shared:
             found.append((name, bias))
     return found
+
+
+def units_that_show(
+    weight: Float[Tensor, "u d"], bias: Float[Tensor, " u"], rows: Float[Tensor, "n d"]
+) -> Bool[Tensor, " u"]:
+    """Units whose change by itself shows one of the rows."""
+    weight, bias, rows = weight.double(), bias.double(), rows.double()
+    spread = (rows - rows.mean(0)).square().sum(1).mean().sqrt()
+    near = min(NEAR, (CHANCE / max(1, len(bias) * len(rows))) ** (1 / rows.shape[1])) * spread
+    guesses = weight / torch.where(bias == 0, 1.0, bias)[:, None]
+    return (bias != 0) & (torch.cdist(guesses, rows).min(1).values <= near)
 
 
 def rows_read(

@@ -26,6 +26,7 @@ from small import small_settings, toy_rows
 NAMES, FEATURES = ("north", "south"), 6
 BLOCK = {"encoder": "mlp", "momentum": 0.0, "dimension": 4, "batch_size": 32, "steps": 5}
 SAFE = {"predictor": BLOCK, "router": BLOCK}
+WITHHELD = {"withhold_rows": True}
 
 
 class Server:
@@ -37,6 +38,8 @@ class Server:
         self.config = SiteConfig(**made | {"algorithms": tuple(ALGORITHMS)} | site)
         self.site = Site(self.config)
         task = Task((FEATURES,), 2, NAMES, (len(rows[1]), len(rows[1])))
+        if self.config.show_no_row and not settings.privacy.noise:
+            settings = settings.model_copy(update={"privacy": settings.privacy.model_copy(update=WITHHELD)})
         self.algorithm = build_algorithm(settings, task)
         known = {"names": NAMES, "counts": task.counts, "shape": task.shape, "classes": ["ill", "well"]}
         self.description = known | {"settings": settings.model_dump(mode="json")}
@@ -212,7 +215,7 @@ def layer_changes(server, rounds=30):
 
 
 HIDDEN = ("predictor.0.hidden1.weight", "predictor.0.hidden1.bias")
-NO_LIMITS = {"min_batch": 1, "min_steps": 1, "max_learning_rate": 100.0}
+NO_LIMITS = {"min_batch": 1, "min_steps": 1, "max_learning_rate": 100.0, "show_no_row": False}
 
 
 @pytest.mark.parametrize(
@@ -238,14 +241,17 @@ def made_up(kind, draw):
     width = 64
     if kind == "traps":
         weight = torch.nn.functional.normalize(torch.randn(width, FEATURES, generator=draw), dim=1)
-        bias = torch.full((width,), -1.645)
+        bias = torch.full((width,), -2.0)
     else:  # the same direction, thresholds at quantiles
         weight = torch.nn.functional.normalize(torch.randn(1, FEATURES, generator=draw), dim=1).expand(width, -1)
         bias = -torch.special.ndtri(torch.linspace(0.01, 0.99, width))
-    later = {"hidden2": torch.ones(width, width) / width, "project": torch.rand(4, width, generator=draw) / width}
+    later = {
+        "hidden2": torch.eye(width),
+        "project": torch.ones(4, width) * torch.tensor([[1.0], [1.0], [-1.0], [-1.0]]),
+    }
     shared = {f"predictor.0.{name}.weight": value for name, value in later.items()}
     shared |= {f"predictor.0.{name}.bias": torch.zeros(len(value)) for name, value in later.items()}
-    return shared | dict(zip(HIDDEN, (10 * weight.contiguous(), 10 * bias), strict=True))
+    return shared | dict(zip(HIDDEN, (0.1 * weight.contiguous(), 0.1 * bias), strict=True))
 
 
 def read_from_made_up_weights(server, kind, runs=1, rounds=30):
@@ -340,11 +346,13 @@ def test_what_is_configured_by_default_is_not_refused():
             {"max_rounds": 20},
             "21 rounds for site 'north', which has answered 0 of its max_r",
         ),
+        ({"privacy": {}}, {}, "has show_no_row = true; set privacy.withhold_rows = true in the run"),
         ({}, {"max_starts": 0}, "has answered the start of 0 runs without noise, its max_starts"),
     ],
 )
 def test_a_run_that_breaks_the_contract_is_refused_with_the_key(tmp_path, changes, site, why):
-    server = Server(tmp_path, small_settings(**SAFE | changes), toy_rows(60, 0.0, False, 0), **site)
+    server = Server(tmp_path, small_settings(**SAFE), toy_rows(60, 0.0, False, 0), **site)
+    server.description["settings"] = small_settings(**SAFE | {"privacy": WITHHELD} | changes).model_dump(mode="json")
     assert server.ask("init_private", 0, 0) is None
     assert why in server.refusals[0]
     assert server.ask("describe", 0, 1) is None

@@ -4,6 +4,7 @@ A run that breaks the contract is refused when the site is asked to join it, wit
 over all runs of the site are looked at again with every request, against its ledger (`fedspm.engines.flower.ledger`).
 """
 
+import math
 import tomllib
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -21,6 +22,7 @@ from fedspm.federated.accountant import gaussian_epsilon, separation
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.settings import Block, Settings
 from fedspm.federated.steps import Step
+from fedspm.nn.row_inversion import layers_on_rows
 
 
 class SiteConfig(Strict):
@@ -44,7 +46,9 @@ class SiteConfig(Strict):
         None, description="ε of all runs together; if it is set, no part in a run without privacy.noise"
     )
     delta: float = Field(1e-5, gt=0, lt=1, description="δ at which max_epsilon holds")
-    show_no_row: bool = Field(True, description="keep back an update from which a row of this site can be read")
+    show_no_row: bool = Field(
+        True, description="no part in a run whose updates may show rows; keep back an update from which one can be read"
+    )
     device: str = Field("auto", description="auto, cpu, cuda, mps")
 
     @classmethod
@@ -134,6 +138,11 @@ def broken_terms(config: SiteConfig, algorithm: Algorithm, rows: int, entries: l
         ):
             if wrong:
                 yield f"the run has {found}, too {what} for {own}, whose {key} is {getattr(config, key):g}"
+    if config.show_no_row and not (settings.privacy.withhold_rows or settings.privacy.noise) and _sees_rows(algorithm):
+        yield (
+            f"a first layer of the run sees rows themselves, and its updates may show some: {own} has show_no_row = "
+            "true; set privacy.withhold_rows = true in the run"
+        )
     planned = planned_steps(algorithm, algorithm.task.names.index(config.name))
     rounds = max((each.times for each in planned if each.step.when == "round"), default=0)
     if (answered := rounds_answered(entries)) + rounds > config.max_rounds:
@@ -148,6 +157,13 @@ def broken_terms(config: SiteConfig, algorithm: Algorithm, rows: int, entries: l
     noised = sum(each.times * each.noised for each in planned)
     if (too_much := _beyond_budget(config, entries, settings.privacy.noise, noised)) is not None:
         yield f"after the run ε would be {too_much}"
+
+
+def _sees_rows(algorithm: Algorithm) -> bool:
+    """Has any encoder that is trained a linear layer on the rows themselves?"""
+    features = math.prod(algorithm.task.shape)
+    trained = [encoder for encoder in algorithm.encoders if getattr(algorithm.settings, encoder.role).steps]
+    return any(layers_on_rows(encoder.initial(), features) for encoder in trained)
 
 
 def require_budget(config: SiteConfig, entries: list[Entry], entry: Entry) -> None:
