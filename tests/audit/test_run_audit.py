@@ -98,6 +98,6 @@ def test_small_batches_show_rows_and_noise_hides_them(run):
 def test_the_command_prints_a_table_or_json(run):
     shown = CliRunner().invoke(app, ["audit", str(run.path), "--noise", "2"])
     assert shown.exit_code == 0
-    assert "first round's updates" in shown.output
+    assert "first round" in shown.output
     found = json.loads(CliRunner().invoke(app, ["audit", str(run.path), "--json"]).stdout)
     assert {each["noise"] for each in found["rounds"]} == {0.0, 1.0}

@@ -126,16 +126,17 @@ def preview(
     if as_json:
         print(json.dumps(found.to_dict(), ensure_ascii=False))
     else:
-        rows = []
+        rows, meanings = [], dict[str, str]()
         for each in found.steps:
             first = [each.step, WHEN[each.when], f"{each.times:,}"]
-            for name, (shape, what) in each.tensors.items() or {"–": ((), "nothing leaves")}.items():
-                size = " × ".join(map(str, shape)) or ("1" if each.tensors else "")
-                noise = ("yes" if each.noised else "no") if each.tensors else ""
-                rows.append([*first, name, size, what, noise])
+            for tensor, (numbers, meaning) in each.by_kind().items() or {"nothing": (0, "")}.items():
+                rows.append([*first, tensor, f"{numbers:,}", "yes" if each.noised else "no" if numbers else ""])
                 first = ["", "", ""]
-        headings = ("step", "when", "replies", "tensor", "numbers", "what it is", "noised")
+                meanings[tensor] = meaning
+        headings = ("step", "when", "replies", "tensors", "numbers each", "noised")
         console.print(plain_table(headings, rows, f"what would leave site {found.site}"))
+        for meaning in dict.fromkeys(filter(None, meanings.values())):
+            say(f"{', '.join(name for name in meanings if meanings[name] == meaning)}: {meaning}")
         say(f"{found.bytes:,} bytes in the whole run, if no round is repeated")
         own, after = (
             f"ε = {value:.4g}" if value is not None else "no ε" for value in (found.epsilon, found.epsilon_after)

@@ -92,11 +92,11 @@ def audit(
     for each in found["rounds"]:
         rebuilt, told = each["rebuilt"], each["update"]
         read = f"{rebuilt['rows']:,} of {rebuilt['of']:,}" if rebuilt["layers"] else "no such layer"
-        rows.append([f"{each['round']} round's updates", f"{each['noise']:g}", read, *_told(told)])
+        rows.append([f"{each['round']} round", f"{each['noise']:g}", read, *_told(told)])
     own = f"{opened.config.privacy.noise:g}"
-    rows += [[f"model, by {attack}", own, "", *_told(told)] for attack, told in found["model"].items()]
-    headings = ("attack on", "noise", "rows read", "members: AUC", "found at 1 % false alarms")
-    console.print(plain_table(headings, rows, f"audit of {run}"))
+    rows += [[f"model, {attack}", own, "", *_told(told)] for attack, told in found["model"].items()]
+    headings = ("attack on", "noise", "rows read", "AUC of members", "found")
+    console.print(plain_table(headings, rows, f"audit of {run}; members are found at 1 % false alarms"))
     for line in [*found["not_tried"], *sentences(found)]:
         say(line)
 
@@ -104,5 +104,5 @@ def audit(
 def _told(told: dict[str, Any] | None) -> list[str]:
     if told is None:
         return ["", ""]
-    auc, found = ("{:.3f} ({:.3f}–{:.3f})".format(told[key], *told[f"{key}_interval"]) for key in ("auc", "found"))
+    auc, found = ("{:.2f} ({:.2f}–{:.2f})".format(told[key], *told[f"{key}_interval"]) for key in ("auc", "found"))
     return [auc, found]

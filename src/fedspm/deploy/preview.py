@@ -4,6 +4,7 @@ The steps of the run are taken here, on rows of this site that play all sites, w
 sent, and the sizes of what would be are those of the replies.
 """
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -23,12 +24,7 @@ from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 from fedspm.runs.config import Config
 
-WHEN = {
-    "start": "before the first round",
-    "round": "in every round",
-    "evaluation": "at every evaluation",
-    "after training": "after the last round",
-}
+WHEN = {"start": "at the start", "round": "in each round", "evaluation": "evaluation", "after training": "at the end"}
 ROWS = 64  # of the site, which play every site in the rehearsal
 
 
@@ -42,6 +38,14 @@ class PreviewedStep:
     tensors: dict[str, tuple[tuple[int, ...], str]]  # by name: the shape, and what it is
     bytes: int
     noised: bool
+
+    def by_kind(self) -> dict[str, tuple[int, str]]:
+        """How many numbers leave in one reply and what they are, by the first part of the tensors' names."""
+        found: dict[str, tuple[int, str]] = {}
+        for name, (shape, meaning) in self.tensors.items():
+            kind = name.split(".", maxsplit=1)[0]
+            found[kind] = (found.get(kind, (0, ""))[0] + math.prod(shape), meaning)
+        return found
 
 
 @dataclass(frozen=True)

@@ -119,7 +119,8 @@ def withhold_rows(algorithm: Algorithm, client: Client, shared: Tensors, reply: 
         return reply
     kept, rows = dict(tensors), algorithm.standardise(shared, client.x).flatten(1)
     for names in layers:
-        shown = units_that_show(*(tensors[name].double() - shared[name].double() for name in names), rows)
+        change, of_bias = (tensors[name].double() - shared[name].double() for name in names)
+        shown = units_that_show(change, of_bias, rows)
         for name in names:
             kept[name] = torch.where(shown.view(-1, *[1] * (tensors[name].ndim - 1)), shared[name], tensors[name])
     return Mean(weight, **kept)

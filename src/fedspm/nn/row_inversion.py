@@ -40,7 +40,8 @@ def units_that_show(
     spread = (rows - rows.mean(0)).square().sum(1).mean().sqrt()
     near = min(NEAR, (CHANCE / max(1, len(bias) * len(rows))) ** (1 / rows.shape[1])) * spread
     guesses = weight / torch.where(bias == 0, 1.0, bias)[:, None]
-    return (bias != 0) & (torch.cdist(guesses, rows).min(1).values <= near)
+    shows: Tensor = (bias != 0) & (torch.cdist(guesses, rows).min(1).values <= near)
+    return shows
 
 
 def rows_read(
