@@ -22,6 +22,7 @@ from small import toy_rows
 
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 5}
 RUN = {"rounds": 4, "components": 2, "predictor": BLOCK, "router": BLOCK, "sites": {"names": ["north", "south"]}}
+WITHHELD = {"withhold_rows": True}
 NOISE = {"clip": 1.0, "noise": 8.0}
 
 
@@ -37,7 +38,7 @@ def site(folder, **changes):
 
 
 def test_a_preview_has_the_steps_and_bytes_that_a_run_really_sends(folder, vectors):
-    config = resolve(RUN | {"rounds": 1, "eval_every": 1, "sites": {"names": list(vectors.names)}})
+    config = resolve(RUN | {"privacy": WITHHELD, "rounds": 1, "eval_every": 1, "sites": {"names": list(vectors.names)}})
     found = preview(site(folder), config)
     algorithm = algorithm_of(FedSPM, config, vectors)
     engine = loop_engine(vectors, algorithm, folder / "loop")
@@ -75,6 +76,7 @@ def test_with_noise_everything_is_noised_and_epsilon_is_told_before(folder):
     ("own", "changes", "why"),
     [
         ({"max_epsilon": 1.0}, {"privacy": NOISE}, "max_epsilon of site 'north', 1"),
+        ({}, {}, "has show_no_row = true"),
         ({"min_steps": 6}, {}, "whose min_steps is 6"),
         ({"algorithms": ("fedavg",)}, {}, "(algorithms)"),
         ({"algorithms": ("fedgmm",)}, {"algorithm": "fedgmm", "privacy": NOISE}, "would leave without noise"),
@@ -90,7 +92,7 @@ def test_the_commands_have_exit_codes_and_json(folder):
     run = folder / "run.toml"
     run.write_text(
         'rounds = 4\ncomponents = 2\n[sites]\nnames = ["north", "south"]\n[predictor]\nencoder = "mlp"\n'
-        '[router]\nencoder = "mlp"\n'
+        '[router]\nencoder = "mlp"\n[privacy]\nwithhold_rows = true\n'
     )
 
     def called(*words):
