@@ -119,8 +119,8 @@ def _audited(
         for weight, bias in layers_on_rows(each.shared, x.shape[1]):
             if each.sent.keys() >= {weight, bias}:
                 layers += 1
-                change = (each.sent[name].double() - each.shared[name].double() for name in (weight, bias))
-                shown |= {(each.client, j) for j in rows_read(*change, x).tolist()}
+                change, of_bias = (each.sent[name].double() - each.shared[name].double() for name in (weight, bias))
+                shown |= {(each.client, j) for j in rows_read(change, of_bias, x).tolist()}
         assert federation.test is not None
         scored = [_scored(algorithm, each, checkpoint, i, part) for part in (train, federation.test[i])]
         members.append(scored[0])

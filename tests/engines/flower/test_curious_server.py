@@ -163,7 +163,7 @@ def test_steps_are_answered_where_they_belong(tmp_path):
         ("local_probabilities", drawn + 1, None, "no client step 'local_probabilities'"),
         ("advance", drawn + 1, None, "do not use the step 'advance'"),
         ("init_responsibilities", 0, None, "do not use the step 'init_responsibilities'"),
-        ("personalise", drawn + 1, None, "do not use the step 'personalise'"),
+        ("personalise", 0, None, "belongs to evaluations of this run"),
         ("summarise", 2, None, "belongs to the end of the last round"),
         ("describe", drawn + 1, None, "belongs to the start"),
     ):

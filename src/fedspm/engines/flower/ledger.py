@@ -117,7 +117,8 @@ class Ledger:
     def _forget(self) -> None:
         self._entries: list[Entry] = []
         self._known = hashlib.sha256()  # of everything that was read or written
-        self._hash, self._offset = BEGINNING, 0
+        self._hash: str = BEGINNING
+        self._offset: int = 0
 
     def _line(self, entry: Entry, before: str) -> bytes:
         return json.dumps(asdict(entry) | {"before": before}, ensure_ascii=False).encode() + b"\n"
