@@ -1,13 +1,12 @@
 """How many bytes a round sends, whatever engine carries them."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.replies import Reply
 
 
 @dataclass
@@ -35,8 +34,9 @@ class Traffic:
         size = sum(tensor.nbytes for tensor in new.values())
         self.to.update(dict.fromkeys(clients, size))
 
-    def receive(self, client: str, reply: Reply) -> None:
-        self.of[client] += reply.nbytes
+    def receive(self, sizes: Mapping[str, int]) -> None:
+        """Bytes of the replies that were used, by client."""
+        self.of.update(sizes)
 
     def metrics(self) -> dict[str, object]:
         each = {name: {"down": self.to[name], "up": self.of[name]} for name in self.to}
