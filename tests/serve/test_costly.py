@@ -8,7 +8,8 @@ import torch
 from PIL import Image, PpmImagePlugin
 from safetensors.torch import save
 
-from fedspm.data.images import SERVED, read_image
+from fedspm.data.images import read_image
+from fedspm.serve.http.image_header import SERVED
 from fedspm.serve import bundle as bundles
 from serving import ask
 

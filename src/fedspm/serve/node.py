@@ -22,12 +22,14 @@ from fedspm.serve.bundle import TENSORS, NodeModel, load_node, pack, unpacked_ro
 from fedspm.serve.hot_reload import ReloadableModel
 from fedspm.serve.http.auth import bearer
 from fedspm.serve.http.errors import add_error_handlers
+from fedspm.serve.http.in_flight import BodiesInFlight
 from fedspm.serve.http.limits import read_body
 from fedspm.serve.http.problem import HTTPProblem
 from fedspm.serve.metrics import NodeMetrics
 
 AT_ONCE = 256  # rows whose activations stay in the cache
 LARGEST = 2**30  # bytes that a router may send: AT_ONCE images of 512 pixels are 805 MB
+BODY_TIMEOUT = 10.0  # seconds that a router has to send its rows
 VERSION = "x-fedspm-version"
 log = logging.getLogger("fedspm.serve")
 
@@ -55,6 +57,7 @@ class Node:
         self.current = ReloadableModel(folder, partial(load_node, encoders=encoders))
         self.metrics = NodeMetrics()
         self._secret = secret
+        self._bodies = BodiesInFlight(LARGEST)
         self._worker = Worker("answer")
         self._batcher = Batcher(self._answer, lambda task: len(task.x), AT_ONCE, self.metrics.batch_rows.observe)
 
@@ -68,7 +71,8 @@ class Node:
         model = self.current.of_version(version)
         if model is None:
             raise HTTPProblem(409, f"this node has version {' and '.join(self.current.versions())}, not {version!r}")
-        x, features = unpacked_rows(await read_body(request, LARGEST))
+        async with self._bodies.reading(BODY_TIMEOUT) as arriving:
+            x, features = unpacked_rows(await read_body(request, LARGEST, arriving.took))
         try:
             task = Task(model, as_input(x, model.card.shape), features)
             return await self._batcher.ask(task)

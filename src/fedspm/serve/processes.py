@@ -8,6 +8,7 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection, wait
@@ -22,6 +23,7 @@ from fedspm.base.errors import FedSPMError
 from fedspm.base.ports import free_port
 from fedspm.base.threads import keep_freed_memory
 from fedspm.serve.bundle import load_router
+from fedspm.serve.http.connections import guarded_protocol
 from fedspm.serve.http.hosts import KnownHosts
 from fedspm.serve.http.listen import Listen
 from fedspm.serve.node import node_app
@@ -41,6 +43,7 @@ def serve(app: FastAPI, listen: Listen) -> None:
 def make_server(app: FastAPI, listen: Listen) -> uvicorn.Server:
     """A uvicorn server that refuses unknown hosts and origins before the app sees the request."""
     keep_freed_memory()
+    warnings.filterwarnings("ignore", module="PIL")  # a line in the log for every odd tag of a stranger's image
     torch.set_num_threads(1)  # of the event loop, which computes a few rows itself; more have a worker
     config = uvicorn.Config(
         KnownHosts(app, listen),
@@ -48,7 +51,9 @@ def make_server(app: FastAPI, listen: Listen) -> uvicorn.Server:
         port=listen.port,
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.key,
-        log_level="warning",
+        http=guarded_protocol(),
+        loop="fedspm.serve.http.connections:tls_event_loop" if listen.certificate else "auto",
+        log_level="error",  # a warning per malformed request would let strangers fill the disk
         access_log=False,
         server_header=False,
         timeout_keep_alive=75,
