@@ -9,7 +9,7 @@ import typer
 
 from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
-from fedspm.cli.options import AllowEncoder, Set, layers
+from fedspm.cli.options import Allow, Set, layers
 from fedspm.cli.output import say, show_results
 from fedspm.report.terminal import console, counted
 
@@ -127,12 +127,12 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run across sites.")],
     superlink: SuperLink,
     root_certificates: RootCertificates = None,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
 ) -> None:
     """The operator: go on after the last complete round, on the same SuperLink or on a new one."""
     from fedspm.deploy.launch import resume_across_sites
 
-    _show(resume_across_sites(run, superlink, root_certificates, say, allow_encoder or ()))
+    _show(resume_across_sites(run, superlink, root_certificates, say, allow or ()))
 
 
 def _show(run: "Run") -> None:

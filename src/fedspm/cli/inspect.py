@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from fedspm.cli.app import app
-from fedspm.cli.options import AllowEncoder, AsJson, RunFolder
+from fedspm.cli.options import Allow, AsJson, RunFolder
 from fedspm.cli.output import say, show_results
 from fedspm.report.terminal import console, plain_table
 
@@ -56,13 +56,13 @@ def route(
         list[Path], typer.Argument(metavar="FILE...", help="Image files; or tables (.csv, .parquet, .npz) of vectors.")
     ],
     as_json: AsJson = False,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
 ) -> None:
     """Route images or vectors to the client they resemble most, and predict there."""
     from fedspm.runs.folder import Run
     from fedspm.training.predict import answer, read_queries
 
-    opened = Run.open(run, allow_encoder or ())
+    opened = Run.open(run, allow or ())
     queries = read_queries(opened, files)
     for query, reply in zip(queries, answer(opened, queries), strict=True):
         if as_json:

@@ -73,7 +73,7 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
     poll_parts_sooner()
     torch.set_num_threads(1)  # as every engine: the bits must not depend on the machine's cores
     config = Run(folder).config
-    run = Run(folder, config.encoders)  # which the operator has named, or allowed to resume with
+    run = Run(folder, config.outside_names)  # which the operator has named, or allowed to resume with
     post = Post(grid, Waiting(config.sites.wait, config.sites.min_clients, POLL))
     soon = time.monotonic() + ENDING  # whoever follows the run looks at the lock now and then, too
     with run.locked(lambda: time.monotonic() < soon):

@@ -53,8 +53,8 @@ class Health(BaseModel):
 
 
 class Node:
-    def __init__(self, folder: Path, secret: str | None, encoders: Collection[str] = ()):
-        self.current = ReloadableModel(folder, partial(load_node, encoders=encoders))
+    def __init__(self, folder: Path, secret: str | None, allowed: Collection[str] = (), trust: bytes | None = None):
+        self.current = ReloadableModel(folder, partial(load_node, allowed=allowed, trust=trust))
         self.metrics = NodeMetrics()
         self._secret = secret
         self._bodies = BodiesInFlight(LARGEST)
@@ -107,9 +107,11 @@ class Node:
         self._worker.shutdown()
 
 
-def node_app(folder: Path, secret: str | None = None, encoders: Collection[str] = ()) -> FastAPI:
-    """`encoders` from outside this package may be imported, and no others."""
-    node = Node(folder, secret, encoders)
+def node_app(
+    folder: Path, secret: str | None = None, allowed: Collection[str] = (), trust: bytes | None = None
+) -> FastAPI:
+    """`allowed` and `trust` are those of `load_router`."""
+    node = Node(folder, secret, allowed, trust)
     app = FastAPI(title="FedSPM node", docs_url=None, redoc_url=None, openapi_url=None, lifespan=node.lifespan)
     add_error_handlers(app)
 

@@ -73,19 +73,17 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 
 
 @contextmanager
-def local_nodes(bundle: Path, encoders: Collection[str] = ()) -> Iterator[tuple[dict[str, str], str]]:
+def local_nodes(bundle: Path, allowed: Collection[str] = ()) -> Iterator[tuple[dict[str, str], str]]:
     """Run one node per client on loopback, each in its own process. Yields their addresses and the secret that they
     share with the router."""
-    card = load_router(bundle / "router", encoders).card
+    card = load_router(bundle / "router", allowed).card
     if not card.folders:
         raise FedSPMError(
             "this run was trained across sites, and what their nodes need is there; see `fedspm export --help`, then "
             "start `fedspm serve node` at every site and `fedspm serve router` here"
         )
     secret = secrets.token_urlsafe(32)
-    supervisors = [
-        NodeSupervisor(bundle / "clients" / folder, free_port(), secret, encoders) for folder in card.folders
-    ]
+    supervisors = [NodeSupervisor(bundle / "clients" / folder, free_port(), secret, allowed) for folder in card.folders]
     stop = threading.Event()
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that what follows `yield` runs
 
@@ -115,9 +113,9 @@ def next_pause(pause: float, lasted: float) -> float:
 class NodeSupervisor:
     """Keeps the process of one node alive. Processes come from a server that has imported PyTorch once for all."""
 
-    def __init__(self, folder: Path, port: int, secret: str, encoders: Collection[str] = ()):
+    def __init__(self, folder: Path, port: int, secret: str, allowed: Collection[str] = ()):
         self.port = port
-        self._arguments = (folder, port, secret, tuple(encoders))
+        self._arguments = (folder, port, secret, tuple(allowed))
         self._lock = threading.Lock()
         self._stopped = False
         self._process: ForkServerProcess | None = None
@@ -169,12 +167,12 @@ class NodeSupervisor:
             self._process.join(DRAIN)
 
 
-def _node(folder: Path, port: int, secret: str, encoders: Collection[str], watched: Connection) -> None:
+def _node(folder: Path, port: int, secret: str, allowed: Collection[str], watched: Connection) -> None:
     """The process of a node. It ends when its parent does, however that ends."""
     os.setsid()  # Ctrl-C is for the router, which drains first
     log_to_stderr(logging.WARNING)
     try:
-        server = make_server(node_app(folder, secret, encoders), Listen(port=port))
+        server = make_server(node_app(folder, secret, allowed), Listen(port=port))
     except FedSPMError as error:
         log.error("the node in %s does not start: %s", folder, error)
         sys.exit(1)

@@ -67,9 +67,10 @@ class Router:
         deadline: float = DEADLINE,
         authority: Path | None = None,
         transport: Transport | None = None,
-        encoders: Collection[str] = (),  # from outside this package, that may be imported
+        allowed: Collection[str] = (),  # names of code from outside this package that may be imported
+        trust: bytes | None = None,  # bundles must be signed with it
     ):
-        self.current = ReloadableModel(folder, partial(load_router, encoders=encoders))
+        self.current = ReloadableModel(folder, partial(load_router, allowed=allowed, trust=trust))
         self.limits = limits or Limits()
         self._tokens = BearerTokens(tokens or {})
         self._rate = RateLimiter(self.limits.rate)
