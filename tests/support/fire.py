@@ -12,7 +12,7 @@ from hostile_images import COSTLY, MEGABYTE, encoded
 
 CONNECTIONS = 8
 LARGEST = 16 * 2**20 - 1000  # just within the limit of a body
-JSON_LARGEST = 4 * 2**20 - 1000
+JSON_LARGEST = 2 * 2**20 - 1000
 
 
 def head(kind, length, token, path="/v1/predict"):

@@ -1,11 +1,11 @@
 """fedspm evaluate | diagnose | route: look at a run."""
 
-import json
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedspm.base.printable import printable_json
 from fedspm.cli.app import app
 from fedspm.cli.options import Allow, AsJson, RunFolder
 from fedspm.cli.output import say, show_results
@@ -20,7 +20,7 @@ def evaluate(run: RunFolder, as_json: AsJson = False) -> None:
     opened = Run.open(run)
     metrics = opened.last_metrics()
     if as_json:
-        print(json.dumps(metrics, ensure_ascii=False))
+        print(printable_json(metrics))
     else:
         show_results(metrics, f"{run}, round {metrics['round']}, accuracy on {opened.config.data.tested_on}")
 
@@ -39,7 +39,7 @@ def diagnose(
     found = bridges(opened)
     if as_json:
         for record in bridge_records(found):
-            print(json.dumps(record, ensure_ascii=False))
+            print(printable_json(record))
     else:
         console.print(plain_table(BRIDGE, bridge_rows(found), "after the last diagnosed round"))
         for each in opened:
@@ -66,7 +66,7 @@ def route(
     queries = read_queries(opened, files)
     for query, reply in zip(queries, answer(opened, queries), strict=True):
         if as_json:
-            print(json.dumps({**query.name, **reply}, ensure_ascii=False))
+            print(printable_json({**query.name, **reply}))
         else:
             sure, near = max(reply["probabilities"].values()), max(reply["posterior"].values())
             say(f"{query}: {reply['prediction']} ({sure:.2f}), answered by {reply['client']} ({near:.2f})")

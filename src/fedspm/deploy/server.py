@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import write_atomically
+from fedspm.base.printable import printable
 from fedspm.deploy.launch import LOG, outcome_of
 from fedspm.deploy.polling_patch import poll_parts_sooner
 from fedspm.engines.flower.handshake import Introduction, agreed_columns, agreed_task, by_name, introduce, require_rows
@@ -58,7 +59,7 @@ class Log(Callback):
 
     def __call__(self, line: str) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+            file.write(f"{time.strftime('%H:%M:%S')} {printable(line)}\n")
 
     def on_round_end(self, training: Training) -> None:
         self(f"round {training.round} done")

@@ -21,6 +21,7 @@ from fastapi import FastAPI
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.ports import free_port
+from fedspm.base.printable import printable
 from fedspm.base.threads import keep_freed_memory
 from fedspm.serve.bundle import load_router
 from fedspm.serve.http.connections import guarded_protocol
@@ -62,9 +63,16 @@ def make_server(app: FastAPI, listen: Listen) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
+class OneLine(logging.Formatter):
+    """A line per record, whatever a client or a file is called."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def log_to_stderr(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.setFormatter(OneLine("%(asctime)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(level)
 

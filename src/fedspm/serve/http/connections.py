@@ -19,7 +19,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 HEADER_TIMEOUT = 10.0  # seconds that a header, or a TLS handshake, may take
 HEADER_BYTES = 64 * 1024
 WRITE_TIMEOUT = 30.0  # seconds that a caller may leave its answer unread
-PIECES, PIECE = 1024, 512  # a body may come in so many pieces of any length; beyond them, of so many bytes on average
+PIECES, PIECE = 128, 512  # a body may come in so many pieces of any length; beyond them, of so many bytes on average
 PIPELINED = 16  # requests that may be sent before the first is answered
 OPEN_FILES = 4096  # that a service asks the system for
 QUIET = 1024  # connections without a request, at most half of the files that it gets

@@ -14,7 +14,7 @@ REMEMBERED_CALLERS = 10_000  # callers whose rate is remembered
 @dataclass(frozen=True)
 class Limits:
     body: int = 16 * 2**20  # bytes of a request
-    json: int = 4 * 2**20  # bytes of a request in JSON: nothing else runs while numbers are parsed
+    json: int = 2 * 2**20  # bytes of a request in JSON: nothing else runs while numbers are parsed
     batch: int = 512  # rows of a request
     pixels: int = 16_000_000  # of all images of a request together, before they are scaled down
     rate: float = 1000.0  # requests per second and caller
