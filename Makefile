@@ -7,7 +7,7 @@ DEV    := $(VENV)/.ready-dev
 RUN    ?= runs/first
 
 .DEFAULT_GOAL := help
-.PHONY: help run serve test test-faults check reproduce pages bench wheel clean
+.PHONY: help run serve test test-faults test-attacks check reproduce pages bench wheel clean
 
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
@@ -30,6 +30,10 @@ test: $(DEV) check  ## lint, type-check, then run every test
 # not part of `make test`: run it whenever engines/, deploy/ or the version of Flower change
 test-faults: $(DEV)  ## run the long tests that start and kill real servers and sites (about a quarter of an hour)
 	$(BIN)/python -m pytest tests/faults -o norecursedirs=
+
+# the quick ones are part of `make test`; run the long ones whenever serve/ or runs/ change
+test-attacks: $(DEV)  ## attack real services and trainings: floods, costly images, hostile requests, kills (under ten minutes)
+	OMP_NUM_THREADS=1 $(BIN)/python -m pytest tests/attacks -m '' -s
 
 check: $(DEV)  ## lint and type-check (half a minute, seconds when little has changed)
 	$(BIN)/ruff check .

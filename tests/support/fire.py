@@ -5,10 +5,35 @@ import http.client
 import json
 import multiprocessing
 import statistics
+import subprocess
 import time
 from contextlib import contextmanager
+from dataclasses import dataclass
+
+import httpx
 
 from hostile_images import COSTLY, MEGABYTE, encoded
+
+ALICE, MALLORY = "alice-0123456789abcdef", "mallory-0123456789abcdef"
+
+
+@dataclass(frozen=True)
+class Service:
+    """A router with three nodes; alice is honest, mallory is not, and both have a token."""
+
+    port: int
+    process: subprocess.Popen
+    image: bytes
+    log: object
+
+    @property
+    def url(self):
+        return f"http://127.0.0.1:{self.port}"
+
+    def clients(self):
+        headers = {"authorization": f"Bearer {ALICE}"}
+        return httpx.get(f"{self.url}/v1/clients", headers=headers, timeout=60, trust_env=False).json()
+
 
 CONNECTIONS = 8
 LARGEST = 16 * 2**20 - 1000  # just within the limit of a body
