@@ -1,7 +1,10 @@
 """fedspm export | serve: from a run to a running system."""
 
+import csv
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -222,21 +225,23 @@ def everything(
             allowed=allowed,
         )
         say(f"page      http://127.0.0.1:{port}/")
-        for line in _how_to_ask(run / "samples", f"http://127.0.0.1:{port}/v1/predict"):
+        for line in _how_to_ask(run / "samples", f"http://127.0.0.1:{port}/v1/predict", tokens is not None):
             say(line)
         serve(router_app(made, run / "samples"), listen)
 
 
-def _how_to_ask(samples: Path, address: str) -> list[str]:
+def _how_to_ask(samples: Path, address: str, with_token: bool) -> list[str]:
     """A command that asks for one of the samples that the report of a run left, if it can be typed."""
     if images := sorted(samples.glob("*.png")):
         what, kind = f"--data-binary @{quote(str(images[0]))}", "image/png"
     elif (table := samples / "queries.csv").exists():
-        row = table.read_text("utf-8").splitlines()[1]
-        what, kind = f"-d '{{\"x\": [{row}]}}'", "application/json"
+        with table.open(encoding="utf-8", newline="") as file:
+            row = next(islice(csv.reader(file), 1, None))  # names of columns may hold line breaks, and be hostile
+        what, kind = f"-d {quote(json.dumps({'x': [float(value) for value in row]}))}", "application/json"
     else:
         return []
-    return [f"try next  curl {what} \\", f"            -H 'content-type: {kind}' {address}"]
+    token = "-H 'authorization: Bearer TOKEN' " if with_token else ""
+    return [f"try next  curl {what} \\", f"            {token}-H 'content-type: {kind}' {address}"]
 
 
 def _address(host: str, port: int, certificate: Path | None) -> str:

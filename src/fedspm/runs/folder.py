@@ -35,7 +35,7 @@ from fedspm.runs.checkpoints import (
     round_of,
     write_checkpoint,
 )
-from fedspm.runs.compatibility import SETTINGS_DIGEST, changes_since, settings_digest
+from fedspm.runs.compatibility import SETTINGS_DIGEST, changes_since, missing_metrics, settings_digest
 from fedspm.runs.config import Config, load_config, recorded
 from fedspm.runs.lock import locked, refuse_existing
 from fedspm.runs.manifest import ELSEWHERE, manifest, read_manifest
@@ -130,7 +130,10 @@ class Run:
 
     def changes(self) -> list[str]:
         """What is not as it was when the run was made or last extended, one sentence each."""
-        return changes_since(self.manifest, self._settings(), self.path)
+        config = self._settings()
+        return changes_since(self.manifest, config, self.path) + missing_metrics(
+            self.path, self.metrics(), self.last_round(), recorded(config).eval_every
+        )
 
     def _settings(self) -> dict[str, Any]:
         """What config.toml says."""

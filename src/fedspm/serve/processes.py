@@ -11,6 +11,7 @@ import time
 import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -91,8 +92,11 @@ def local_nodes(bundle: Path, allowed: Collection[str] = ()) -> Iterator[tuple[d
             "start `fedspm serve node` at every site and `fedspm serve router` here"
         )
     secret = secrets.token_urlsafe(32)
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["fedspm.serve.node"])
     supervisors = [NodeSupervisor(bundle / "clients" / folder, free_port(), secret, allowed) for folder in card.folders]
     stop = threading.Event()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which the server of processes inherits: who stops a whole group of
+    forkserver.ensure_running()  # processes means the router, and nodes live until it has finished what has begun
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that what follows `yield` runs
 
     def keep() -> None:
@@ -134,7 +138,6 @@ class NodeSupervisor:
     def start(self) -> None:
         self._began, self._due = time.monotonic(), None
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["fedspm.serve.node"])
         watched, self._alive = context.Pipe(duplex=False)
         process = context.Process(target=_node, args=(*self._arguments, watched), daemon=True)
         process.start()
@@ -178,6 +181,7 @@ class NodeSupervisor:
 def _node(folder: Path, port: int, secret: str, allowed: Collection[str], watched: Connection) -> None:
     """The process of a node. It ends when its parent does, however that ends."""
     os.setsid()  # Ctrl-C is for the router, which drains first
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     log_to_stderr(logging.WARNING)
     try:
         server = make_server(node_app(folder, secret, allowed), Listen(port=port))
