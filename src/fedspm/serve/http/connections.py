@@ -52,6 +52,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._timer: TimerHandle | None = None  # runs from the first byte of a header to its last
         self._unread: TimerHandle | None = None  # runs while the caller does not read
         self._header = self._pieces = self._body = 0
+        self._begun = False  # a header, of which more must come
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -74,7 +75,12 @@ class GuardedProtocol(HttpToolsProtocol):
                 self._header_came()
                 self.send_400_response(f"The header has more than {HEADER_BYTES} bytes.")
 
+    def on_message_begin(self) -> None:
+        self._begun = True
+        super().on_message_begin()
+
     def on_headers_complete(self) -> None:
+        self._begun = False
         self._header_came()
         self.quiet.remove(self)
         self._pieces = self._body = 0
@@ -93,6 +99,8 @@ class GuardedProtocol(HttpToolsProtocol):
         super().on_response_complete()
         if not self.transport.is_closing() and self.timeout_keep_alive_task is not None:
             self.quiet.add(self)
+            if self._begun and self._timer is None:  # it came while the request before it was answered
+                self._await_header()
 
     def pause_writing(self) -> None:
         super().pause_writing()
