@@ -145,7 +145,7 @@ def encoded_rows(x: Any, schema: TableSchema | None, shape: Sequence[int], where
     if isinstance(rows, Table):
         if schema is not None:
             return schema.encode(rows, where)
-        rows = torch.from_numpy(np.ascontiguousarray(rows.values, np.float32))  # of a model that knows no names
+        rows = torch.from_numpy(rows.numbers(where))
     if schema is not None and not schema.is_plain:
         return schema.encode_array(rows.numpy(), where)
     rows = as_input(rows, shape, where)

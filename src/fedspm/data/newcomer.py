@@ -71,5 +71,5 @@ def _part(rows: Labelled, like: RowSchema, where: str) -> Part:
     if like.classes.dtype.kind == "U" and y.dtype.kind in "iu":
         y = y.astype(str)
     if isinstance(x, Table) and like.table is None:
-        x = torch.from_numpy(np.ascontiguousarray(x.values, np.float32))
+        x = torch.from_numpy(x.numbers(where))
     return Part(as_input(as_vectors(x, like.table, where), like.shape, where), as_classes(y, like.classes, where))

@@ -87,6 +87,7 @@ class Count(Upload):
         else:
             most, found = sender.rows, float(counted.sum())
         whole = counted.ndim > 0 or found in (0, most)  # of all rows, or of none
+        whole &= self.of != "values" or bool((counted == counted.round()).all())
         if (counted < 0).any() or not whole or found > most * (1 + ROUNDING):
             raise Refused(f"{name!r} is {few(counted)}, which cannot be, of {sender.rows} rows")
 

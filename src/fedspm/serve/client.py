@@ -88,7 +88,7 @@ class Connection:
             return x, None
         rows, about = Table.of_frame(x, "x"), self._read(lambda: self._http.get("/v1/model"))
         if about.get("table") is None:
-            return rows.values, None
+            return rows.numbers("x"), None
         schema = TableSchema.parse(about["table"], "/v1/model")
         assert schema is not None
         order = schema.find(rows.names, "x")

@@ -57,7 +57,7 @@ def read_vectors(path: Path, shape: Sequence[int], schema: TableSchema | None, e
         table = read_queries_table(path, schema)
         if schema is not None:
             return schema.encode(table, str(path))
-        x = as_input(table.values, shape, str(path))
+        x = as_input(table.numbers(str(path)), shape, str(path))
         require_finite(x, str(path))
         return x
     arrays = read_npz(path)

@@ -50,6 +50,12 @@ class Table:
     def is_numeric(self) -> bool:
         return all(column.kind in ("number", "boolean", "empty") for column in self.columns)
 
+    def numbers(self, where: str) -> np.ndarray:
+        """The rows as 32-bit numbers, for a model that knows no names; words and dates are refused."""
+        if words := [column.name for column in self.columns if column.kind not in ("number", "boolean", "empty")]:
+            raise FedSPMError(f"{where}: column {words[0]!r} holds no numbers, and the model knows no names of columns")
+        return np.ascontiguousarray(self.values, np.float32)
+
     def records(self) -> list[dict[str, Any]]:
         """Rows as a person or JSON would write them, None where a value is missing."""
         cells = [_written(column, values) for column, values in self]
