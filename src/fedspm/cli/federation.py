@@ -12,7 +12,7 @@ import typer
 
 from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
-from fedspm.cli.options import AllowEncoder, AsJson, Set, layers
+from fedspm.cli.options import Allow, AsJson, Set, layers
 from fedspm.cli.output import say, show_results
 from fedspm.report.terminal import console, counted, plain_table
 
@@ -210,12 +210,12 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run across sites.")],
     superlink: SuperLink,
     root_certificates: RootCertificates = None,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
 ) -> None:
     """The operator: go on after the last complete round, on the same SuperLink or on a new one."""
     from fedspm.deploy.launch import resume_across_sites
 
-    _show(resume_across_sites(run, superlink, root_certificates, say, allow_encoder or ()))
+    _show(resume_across_sites(run, superlink, root_certificates, say, allow or ()))
 
 
 def _show(run: "Run") -> None:
