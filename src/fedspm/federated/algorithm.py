@@ -19,7 +19,6 @@ from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
 from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean, PerClient
-from fedspm.federated.robust.rules import Rule, rule_of
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
 from fedspm.federated.steps import Step, step, steps_of
 from fedspm.federated.task import Task, public_input
@@ -123,11 +122,6 @@ class Algorithm(ABC):
                 raise DamagedFile(
                     f"the checkpoint does not fit its configuration: {name} {found}, expected {tuple(shape)}"
                 )
-
-    @cached_property
-    def robust_rule(self) -> Rule | None:
-        """What takes the place of the mean over clients, if anything does."""
-        return rule_of(self.settings.robust)
 
     @cached_property
     def frozen_names(self) -> frozenset[str]:
