@@ -37,10 +37,16 @@ class Router(Block):
 class EM(Strict):
     """How EM starts and how its steps are scaled: docs/decisions/0003."""
 
-    start: Literal["kmeans", "random"] = Field("kmeans", description="first responsibilities")
+    start: Literal["kmeans", "random"] = Field(
+        "kmeans", description="first responsibilities; under privacy.noise always random: sums of k-means would leave"
+    )
     hold: int = Field(20, ge=0, description="rounds that keep the k-means responsibilities, at most half the schedule")
     e_step: Literal["exact", "incremental"] = Field(
         "exact", description="incremental: only rows that the local steps visit, on their way; docs/performance.md"
+    )
+    normalisers: Literal["exact", "trained"] = Field(
+        "trained",
+        description="γ where a model is evaluated, saved and served; exact: as eq. 4 has it, trained: as SGD left it",
     )
     scaled_steps: bool = Field(True, description="divide the gradient of a component's head and tilt by its weight")
     server_step: float = Field(
@@ -56,6 +62,17 @@ class Privacy(Strict):
     )
     noise: float = Field(0.0, ge=0, description="z, standard deviation of the noise on an update, in units of clip")
     delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) that is reported")
+    withhold_rows: bool = Field(
+        False, description="send units of a first layer back unchanged whose update would show a row (docs/privacy.md)"
+    )
+    public_mean: tuple[float, ...] = Field(
+        (),
+        description="under noise x is standardised by public numbers, one or one for each channel or feature; if not "
+        "given 0.5 for images and 0 for vectors",
+    )
+    public_scale: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (), description="what x − public_mean is divided by under noise; if not given 0.25 for images and 1 for vectors"
+    )
 
     @model_validator(mode="after")
     def _noise_needs_a_clip(self) -> "Privacy":
@@ -76,7 +93,7 @@ class Wire(Strict):
 
 class Settings(Strict):
     algorithm: str = Field("fedspm", description="fedspm, one of the others of docs/algorithms, or a plugin's")
-    components: int = Field(3, ge=1, description="C, components a client")
+    components: int = Field(3, ge=1, description="C, components per client")
     variant: Literal["1x", "cx"] = Field("1x", description="1x: components share one encoder; cx: one encoder each")
     rounds: int = Field(200, ge=1, description="rounds to train")
     horizon: int | None = Field(None, ge=1, description="length of the annealing schedule; the rounds if not given")
@@ -88,6 +105,13 @@ class Settings(Strict):
     predictor: Predictor = Predictor(encoder="auto", momentum=0.9, steps=10)
     router: Router = Router(encoder="auto", momentum=0.95, steps=15)
     em: EM = EM()
+    robust: str = Field(
+        "norm",
+        description="what a liar meets: none, norm, median, trimmed, krum or a plugin's rule; docs/robustness.md",
+    )
+    max_update: float = Field(
+        5.0, gt=1, description="an update longer than this many times the median of the others' is refused"
+    )
     privacy: Privacy = Privacy()
     wire: Wire = Wire()
     options: dict[str, float | int | bool | str] = Field({}, description="what only this algorithm knows; see its page")
