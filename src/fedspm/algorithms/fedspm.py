@@ -31,12 +31,18 @@ from fedspm.mixture.algorithm import (
 )
 from fedspm.mixture.density_ratio import all_mixing, drm_block, extrapolate, initial_tilts, log_prior
 from fedspm.mixture.e_step import EvidenceCache
+from fedspm.mixture.heads import refits, with_heads_refitted
 from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio, of_label
 from fedspm.mixture.normalisers import EXCHANGES, OCCUPANCY, as_trained, normalised, normalises, occupancy
 from fedspm.mixture.onboarding import Onboarding
 from fedspm.nn.sgd import Batch
 
 PARAMETERS: dict[str, Upload] = {"predictor": Update(), "router": Update(), "tilt": Update()}  # θ, ν, all γ and ξ
+
+
+def prepares(algorithm: "FedSPM") -> bool:
+    """If `em.normalisers` is `exact` and `privacy.noise` is 0, or if `predictor.refit_heads` is above 0."""
+    return normalises(algorithm) or refits(algorithm)
 
 
 class FedSPM(MixtureAlgorithm, Servable):
@@ -147,9 +153,14 @@ class FedSPM(MixtureAlgorithm, Servable):
         shown = client.n if client.n >= self.settings.min_count else 0
         return Mean(1, **occupancy(shared["tilt.xi"], gamma, tau, client.private["h"][:shown])), client.private
 
+    @step(when="evaluation", uploads={}, used=prepares)
     def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
-        """Forget h again."""
-        return PerClient.of(client.name), {name: value for name, value in client.private.items() if name != "h"}
+        """Heads at the optimum for their features (`predictor.refit_heads`); h is no longer needed."""
+        private = {name: value for name, value in client.private.items() if name != "h"}
+        if (penalty := self.settings.predictor.refit_heads) and "responsibilities" in private:
+            g = self.onboarding.all_features(self.predictor, shared, client.x).to(client.x.device)
+            private = with_heads_refitted(private, g, client.y, private["responsibilities"], penalty)
+        return PerClient.of(client.name), private
 
     # -- inference ---------------------------------------------------------------------------------------------------
 

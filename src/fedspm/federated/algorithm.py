@@ -34,7 +34,7 @@ INPUT = ("input.mean", "input.scale")  # how rows are standardised
 
 def prepares_for_evaluation(algorithm: "Algorithm") -> bool:
     """If the method defines it."""
-    return algorithm.personalises()
+    return type(algorithm).personalise is not Algorithm.personalise
 
 
 class Algorithm(ABC):
@@ -161,9 +161,8 @@ class Algorithm(ABC):
         """One round of training: the new state of the server, most of which is shared with the clients."""
 
     def prepared(self, shared: Tensors, exchange: Exchange) -> Tensors:
-        """The server's state as it is evaluated, saved and served, after what clients do on their own for it. Training
-        goes on as if nothing had been prepared: `server_round` and the clients' steps undo whatever it changes."""
-        if self.personalises():
+        """The state as it is evaluated, saved and served. Training goes on as if nothing had been prepared."""
+        if "personalise" in self.steps_in_use():
             exchange(self.personalise, shared)
         return shared
 
@@ -256,11 +255,7 @@ class Algorithm(ABC):
         """What a client does on its own before it is evaluated; nothing of it leaves. By default nothing."""
         return PerClient.of(client.name), client.private
 
-    @step(
-        when="evaluation",
-        rows="test",
-        uploads=EVALUATION,
-    )
+    @step(when="evaluation", rows="test", uploads=EVALUATION)
     @torch.no_grad()
     def evaluate(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """What a client tells of its own test rows, if it has at least `min_count`: how many, how many it labels right
@@ -277,10 +272,6 @@ class Algorithm(ABC):
                     routed += torch.bincount(scores.argmax(1).cpu(), minlength=len(routed))
         told = {"rows": torch.tensor(shown), "right": torch.tensor(right), "routed": routed}
         return PerClient.of(client.name, **told), client.private
-
-    @classmethod
-    def personalises(cls) -> bool:
-        return cls.personalise is not Algorithm.personalise
 
     def components_of(self, private: Tensors) -> Int[Tensor, " n"] | None:
         """The hidden component of each training row of a client; None if none were found."""

@@ -27,6 +27,12 @@ class Predictor(Block):
         "by rows and rounds, at most 0.1 (docs/decisions/0012)",
     )
     normalisation: Literal["group", "batch", "none"] = Field("group", description="normalisation inside the ResNet")
+    refit_heads: float = Field(
+        0.0,
+        ge=0,
+        description="penalty with which a client's own heads go to the optimum for its features before an evaluation; "
+        "0: they stay as trained",
+    )
     grid: int = Field(4, ge=1, description="the ResNet averages its last maps to grid × grid; 1: to a point")
 
 

@@ -21,6 +21,7 @@ from fedspm.federated.task import Task
 from fedspm.federated.uploads import Count, Products, Shares, Squares, Sum, Upload
 from fedspm.mixture import kmeans_init
 from fedspm.mixture.e_step import EvidenceCache, all_evidence
+from fedspm.mixture.heads import with_trained_heads
 from fedspm.nn.sgd import chunks
 
 TAU: dict[str, Upload] = {"tau": Shares()}  # τ_ic = Σ_j w_ijc
@@ -190,6 +191,7 @@ class EMSteps(Protocol):
 def e_step(method: EMSteps, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
     """Responsibilities w of all rows, which stay in the private state, and τ, which leaves. Those that k-means gave are
     kept for the first rounds."""
+    client = replace(client, private=with_trained_heads(client.private))
     private, em = dict(client.private), method.settings.em
     if method.settings.components == 1:
         private["responsibilities"] = torch.ones(client.n, 1, device=client.x.device)
