@@ -130,8 +130,6 @@ class Algorithm(ABC):
 
     def sent(self, state: Tensors) -> Tensors:
         """What clients are sent of the server's state: all but what is `server_only`."""
-        if not self.server_only:
-            return state
         return {name: value for name, value in state.items() if name.split(".")[0] not in self.server_only}
 
     # -- server ------------------------------------------------------------------------------------------------------
@@ -280,6 +278,10 @@ class Algorithm(ABC):
     def mixing_of(self, private: Tensors) -> Float[Tensor, " c"] | None:
         """How a client mixes hidden components; None if none were found."""
         return None
+
+    def notes_of(self, private: Tensors) -> dict[str, float]:
+        """Figures that a client notes of itself; in process the metrics have the largest of all clients."""
+        return {}
 
     # -- inference ---------------------------------------------------------------------------------------------------
 

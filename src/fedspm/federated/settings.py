@@ -46,7 +46,9 @@ class EM(Strict):
     start: Literal["kmeans", "random"] = Field("kmeans", description="first responsibilities")
     hold: int = Field(20, ge=0, description="rounds that keep the k-means responsibilities, at most half the schedule")
     e_step: Literal["exact", "incremental"] = Field(
-        "exact", description="incremental: only rows that the local steps visit, on their way; docs/performance.md"
+        "exact",
+        description="incremental: only rows that the local steps visit, on their way; the metrics estimate the error in "
+        "τ; docs/performance.md",
     )
     normalisers: Literal["exact", "trained"] = Field(
         "trained",

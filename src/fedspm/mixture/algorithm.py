@@ -20,7 +20,7 @@ from fedspm.federated.steps import step
 from fedspm.federated.task import Task
 from fedspm.federated.uploads import Count, Products, Shares, Squares, Sum, Upload
 from fedspm.mixture import kmeans_init
-from fedspm.mixture.e_step import EvidenceCache, all_evidence
+from fedspm.mixture.e_step import EvidenceCache, all_evidence, audit
 from fedspm.mixture.heads import with_trained_heads
 from fedspm.nn.sgd import chunks
 
@@ -63,7 +63,7 @@ def report_tau(client: Client, responsibilities: Float[Tensor, "n c"]) -> PerCli
 class MixtureAlgorithm(Algorithm):
     """A method whose clients hold responsibilities of hidden components."""
 
-    bookkeeping = Algorithm.bookkeeping | {"tau", "coarse", "responsibilities", "evidence"}
+    bookkeeping = Algorithm.bookkeeping | {"tau", "coarse", "responsibilities", "evidence", "audit"}
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)
@@ -157,6 +157,9 @@ class MixtureAlgorithm(Algorithm):
     def components_of(self, private: Tensors) -> Int[Tensor, " n"] | None:
         return private["responsibilities"].argmax(1) if "responsibilities" in private else None
 
+    def notes_of(self, private: Tensors) -> dict[str, float]:
+        return {"e_step_error": float(private["audit"])} if "audit" in private else {}
+
     def mixing_of(self, private: Tensors) -> Float[Tensor, " c"] | None:
         return private.get("mixing")
 
@@ -201,9 +204,15 @@ def e_step(method: EMSteps, client: Client, shared: Tensors) -> tuple[PerClient,
             evidence = method.refreshed(client, shared, cached)
         else:
             evidence = all_evidence(client, lambda x, y: method.evidence(client, shared, x, y))
-        private["responsibilities"] = method.posterior(private["mixing"], evidence)
+        private["responsibilities"] = w = method.posterior(private["mixing"], evidence)
         if em.e_step == "incremental":
             private |= EvidenceCache(evidence).private()
+            private["audit"] = audit(
+                client,
+                w,
+                lambda x, y: method.evidence(client, shared, x, y),
+                lambda found: method.posterior(private["mixing"], found),
+            )
     return report_tau(client, private["responsibilities"]), private
 
 
