@@ -250,7 +250,7 @@ def _metrics(answers: list[Predictions | None], federation: Federation) -> dict[
 
 
 def routing_metrics(routed: Mapping[int, Int[Tensor, " m"]], names: Sequence[str]) -> dict[str, Any]:
-    """Routing accuracy and where rows went: all m² counts of up to `SHOWN` clients, beyond that the commonest mistakes."""
+    """Routing accuracy and where rows went: m² counts of up to `SHOWN` clients, beyond that the commonest mistakes."""
     total = sum(int(row.sum()) for row in routed.values())
     accuracy = sum(int(row[i]) for i, row in routed.items()) / max(1, total)
     if (m := len(names)) <= SHOWN:

@@ -47,8 +47,8 @@ class EM(Strict):
     hold: int = Field(20, ge=0, description="rounds that keep the k-means responsibilities, at most half the schedule")
     e_step: Literal["exact", "incremental"] = Field(
         "exact",
-        description="incremental: only rows that the local steps visit, on their way; the metrics estimate the error in "
-        "τ; docs/performance.md",
+        description="incremental: only rows that the local steps visit, on their way; the metrics have an estimate of "
+        "the error; docs/performance.md",
     )
     normalisers: Literal["exact", "trained"] = Field(
         "trained",
