@@ -53,8 +53,8 @@ def audit(
     of_rows: Callable[[Tensor, Tensor], Tensors],
     posterior: Callable[[Tensors], Float[Tensor, "b c"]],
 ) -> Float[Tensor, ""]:
-    """An estimate of max_c |τ_c − exact τ_c| / n_i, from rows that are drawn at random and looked at again. They are not
-    used for anything else, so that it is an estimate for all rows."""
+    """An estimate of max_c |τ_c − exact τ_c| / n_i, from rows that are drawn at random and looked at again. These are
+    not used for anything else, so that it is an estimate for all rows."""
     row = torch.randperm(client.n, generator=client.generator("audit"))[:AUDITED].to(client.y.device)
     exact = posterior(of_rows(client.x[row], client.y[row]))
     return (responsibilities[row] - exact).mean(0).abs().max()
