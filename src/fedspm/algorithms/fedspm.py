@@ -21,23 +21,20 @@ from fedspm.federated.steps import step
 from fedspm.federated.task import Task
 from fedspm.federated.uploads import Count, Sum, Update, Upload
 from fedspm.mixture import em, routing
-from fedspm.mixture.algorithm import (
-    TAU,
-    MixtureAlgorithm,
-    both_steps,
-    e_step,
-    in_one_exchange,
-    in_two_exchanges,
-)
+from fedspm.mixture.algorithm import TAU, MixtureAlgorithm, in_one_exchange, in_two_exchanges
 from fedspm.mixture.density_ratio import all_mixing, drm_block, extrapolate, initial_tilts, log_prior
-from fedspm.mixture.e_step import EvidenceCache
+from fedspm.mixture.e_step import EvidenceCache, both_steps, e_step
 from fedspm.mixture.heads import refits, with_heads_refitted
 from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio, of_label
 from fedspm.mixture.normalisers import EXCHANGES, OCCUPANCY, as_trained, normalised, normalises, occupancy
 from fedspm.mixture.onboarding import Onboarding
 from fedspm.nn.sgd import Batch
 
-PARAMETERS: dict[str, Upload] = {"predictor": Update(), "router": Update(), "tilt": Update()}  # θ, ν, all γ and ξ
+PARAMETERS: dict[str, Upload] = {
+    "predictor": Update(),
+    "router": Update(),
+    "tilt": Update(own_rows=True),
+}  # θ, ν, all γ and ξ
 
 
 def prepares(algorithm: "FedSPM") -> bool:
@@ -68,13 +65,13 @@ class FedSPM(MixtureAlgorithm, Servable):
 
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         shared = as_trained(shared)
-        if in_one_exchange(self):
+        if self.settings.wire.exchanges == 1:
             answer = exchange(self.advance, shared)
             update, tau = answer.mean.result(), answer.rows.stack("tau", self.task.names, shared["tau"])
         else:
             tau = exchange(self.expect, shared).stack("tau", self.task.names, shared["tau"])  # lines 3–6
             update = exchange(self.maximise, shared, tau=tau).result()  # lines 7–14
-        update = extrapolate(self.settings, self.task.clients, shared, update, exchange.round)
+        update = extrapolate(self, shared, update, exchange.round)
         return shared | update | {"tau": tau}
 
     def prepared(self, shared: Tensors, exchange: Exchange) -> Tensors:

@@ -8,12 +8,21 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedspm.bench.peers import bench_peers
     from fedspm.bench.profile import bench_profile
+    from fedspm.bench.robustness import bench_robustness
     from fedspm.bench.round import bench_round
     from fedspm.bench.route import bench_route
     from fedspm.bench.scale import bench_scale
     from fedspm.bench.serving import bench_serving
 
-__all__ = ["bench_peers", "bench_profile", "bench_round", "bench_route", "bench_scale", "bench_serving"]
+__all__ = [
+    "bench_peers",
+    "bench_profile",
+    "bench_robustness",
+    "bench_round",
+    "bench_route",
+    "bench_scale",
+    "bench_serving",
+]
 
 
 def __getattr__(name: str) -> Any:

@@ -19,6 +19,7 @@ from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
 from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean, PerClient
+from fedspm.federated.robust.rules import Rule, rule_of
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
 from fedspm.federated.steps import Step, step, steps_of
 from fedspm.federated.task import Task
@@ -117,6 +118,11 @@ class Algorithm(ABC):
                 raise DamagedFile(
                     f"the checkpoint does not fit its configuration: {name} {found}, expected {tuple(shape)}"
                 )
+
+    @cached_property
+    def robust_rule(self) -> Rule | None:
+        """What takes the place of the mean over clients, if anything does."""
+        return rule_of(self.settings.robust)
 
     @cached_property
     def frozen_names(self) -> frozenset[str]:
@@ -229,12 +235,13 @@ class Algorithm(ABC):
         the same for all rows of a client.
         """
         block: Block = getattr(self.settings, encoder.role)
+        rate = self.round_rate(encoder.role, client.round) if learning_rate is None else learning_rate
         return client.descend(
             step,
             parameters,
             objective,
             client.batches(step, block.batch_size, block.steps, constants, **extra),
-            learning_rate=self.round_rate(encoder.role, client.round) if learning_rate is None else learning_rate,
+            learning_rate=rate,
             momentum=block.momentum if momentum is None else momentum,
             fixed=encoder.fixed,
             scale=scale,

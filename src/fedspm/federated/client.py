@@ -50,8 +50,8 @@ class Client:
         learning_rate: float,
         **options: Any,
     ) -> Tensors:
-        """What the solver finds. Where it fails (`nn.sgd.minimise`), it begins again with a quarter of the rate, and it
-        says so. Nothing of that is sent: it is the same on every engine and after every crash."""
+        """What the solver finds. Where it fails (`nn.sgd.minimise`), it begins again with a quarter of the rate, and
+        that is said; nothing of it is sent, so it is the same on every engine and after every crash."""
         rate = learning_rate
         for _ in range(ATTEMPTS - 1):
             try:

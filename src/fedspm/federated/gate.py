@@ -47,7 +47,9 @@ def take_step(
 def require_step(algorithm: Algorithm, name: str) -> Step:
     """The declaration of a step; one without is refused."""
     if name not in algorithm.steps:
-        raise Refused(f"{algorithm.settings.algorithm} has no client step {name!r}")
+        raise Refused(
+            f"{algorithm.settings.algorithm} has no client step {name!r}; a step declares with @step what it sends"
+        )
     return algorithm.steps[name]
 
 
@@ -63,7 +65,7 @@ def require_declared_reply(algorithm: Algorithm, step: Step, client: str, shared
             )
         _require_declared(algorithm, step, reply.rows.get(client, {}), shared, apart=True)
     else:
-        _require_declared(algorithm, step, reply.totals(), shared, apart=False)
+        _require_declared(algorithm, step, reply.as_sent()[1], shared, apart=False)
 
 
 def _require_declared(algorithm: Algorithm, step: Step, tensors: Tensors, shared: Tensors, apart: bool) -> None:

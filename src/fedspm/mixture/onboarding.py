@@ -99,7 +99,7 @@ class Onboarding:
         return among(shared, self.counted())
 
     def everybody(self, shared: Tensors, exchange: Exchange) -> Others:
-        """The others' part of −Q̃₂ from the sites themselves, an exchange a step."""
+        """The others' part of −Q̃₂ from the sites themselves, one exchange per step."""
         exchange(self.method.cache_features, shared)
 
         def asked(tilt: Tensors) -> Tensors:

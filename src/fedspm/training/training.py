@@ -1,5 +1,6 @@
 """`Training`: a training under way, as callbacks see it."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
@@ -61,6 +62,8 @@ class Training:
         self.metrics: dict[str, Any] | None = None
         self.history: list[dict[str, Any]] = []
         self.sketch: Sketch | None = None  # of the baseline, once training has ended
+        self.refused: Counter[str] = Counter()  # by client, rounds in which a reply of it was refused
+        self.why_refused: dict[str, str] = {}  # the last time
         self.stopping = False
         self.why_stopped: str | None = None
         self.to_restore: Checkpoint | None = None  # the state to end with, if it is not the last one
@@ -126,7 +129,7 @@ class Training:
         if self.engine.repeated:  # since the last evaluation
             costs["repeated_steps"] = dict(self.engine.repeated)
             self.engine.repeated.clear()
-        self.metrics = {"round": self.round, **self.measure(), **costs}
+        self.metrics = {"round": self.round, **self.measure(), **costs} | self._refused_metrics()
         self.history.append(self.metrics)
         self.notify("on_evaluation", self.metrics)
         self.clock.start()
@@ -167,6 +170,20 @@ class Training:
 
     def _privacy_metrics(self) -> dict[str, Any]:
         return {} if (found := self.privacy()) is None else {"privacy": found}
+
+    def note_refused(self) -> None:
+        """Whose replies of this round were refused."""
+        self.refused.update(self.engine.refused.keys())
+        self.why_refused |= self.engine.refused
+
+    def _refused_metrics(self) -> dict[str, Any]:
+        if not self.refused:
+            return {}
+        return {
+            "refused": {
+                name: {"rounds": rounds, "why": self.why_refused[name]} for name, rounds in self.refused.most_common()
+            }
+        }
 
     def notify(self, hook: str, *arguments: Any) -> None:
         for callback in self.callbacks:
