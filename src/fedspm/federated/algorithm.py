@@ -9,12 +9,11 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.base.randomness import torch_generator
-from fedspm.base.schema import Strict, problem
+from fedspm.base.schema import Strict
 from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
 from fedspm.federated.exchange import Exchange
@@ -73,15 +72,7 @@ class Algorithm(ABC):
 
     @classmethod
     def checked_options(cls, settings: Settings) -> Any:
-        known = cls.Options.model_fields
-        for key in settings.options:
-            if key not in known:
-                names = ", ".join(known) or "none"
-                raise FedSPMError(f"{settings.algorithm} has no option {key!r}; its options are: {names}")
-        try:
-            return cls.Options.model_validate(settings.options)
-        except ValidationError as error:
-            raise FedSPMError(f"options.{problem(error, cls.Options)}") from error
+        return settings.checked_options(cls.Options)
 
     def encoder(self, role: Literal["predictor", "router"], copies: int) -> Encoder:
         """The encoder of a role: the network that was given for it, or the one that the settings name."""

@@ -1,10 +1,11 @@
 """How to train: the part of a run's configuration that an algorithm sees."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from fedspm.base.schema import Names, Strict
+from fedspm.base.errors import FedSPMError
+from fedspm.base.schema import Names, Strict, problem
 
 OF_IMAGES = 0.01  # `predictor.learning_rate = "auto"`
 PULL, FASTEST = 12.0, 0.1  # … of vectors: rate × visits of a row in all rounds, and the highest rate
@@ -114,6 +115,17 @@ class Settings(Strict):
     def alone(self) -> "Settings":
         """Without what a configuration adds: paths, data and machines are nobody else's business."""
         return Settings.model_validate({name: getattr(self, name) for name in Settings.model_fields})
+
+    def checked_options(self, schema: type[Strict]) -> Any:
+        """`options` as an algorithm's own schema has them."""
+        for key in self.options:
+            if key not in schema.model_fields:
+                names = ", ".join(schema.model_fields) or "none"
+                raise FedSPMError(f"{self.algorithm} has no option {key!r}; its options are: {names}")
+        try:
+            return schema.model_validate(self.options)
+        except ValidationError as error:
+            raise FedSPMError(f"options.{problem(error, schema)}") from error
 
     @property
     def encoders(self) -> tuple[str, str]:
