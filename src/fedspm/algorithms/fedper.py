@@ -15,7 +15,7 @@ from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.steps import step
 from fedspm.federated.uploads import Update
-from fedspm.mixture.heads import refits, with_heads_refitted, with_trained_heads
+from fedspm.mixture.heads import with_heads_refitted, with_trained_heads
 from fedspm.mixture.model import HEAD, initial_head, log_likelihood
 from fedspm.nn.sgd import chunks
 
@@ -40,11 +40,12 @@ class FedPer(FedAvg):
         private = {name: moved.pop(name) for name in HEAD}
         return Mean(client.n, **moved), private
 
-    @step(when="evaluation", uploads={}, used=refits)
     def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
-        """The head at the optimum for its features; nothing leaves."""
-        features, w = self.all_features(client, shared), torch.ones(client.n, 1, device=client.x.device)
+        """The head at the optimum for its features (`predictor.refit_heads`); nothing leaves."""
         penalty = self.settings.predictor.refit_heads
+        if not penalty:
+            return PerClient.of(client.name), client.private
+        features, w = self.all_features(client, shared), torch.ones(client.n, 1, device=client.x.device)
         return PerClient.of(client.name), with_heads_refitted(client.private, features, client.y, w, penalty)
 
     @torch.no_grad()

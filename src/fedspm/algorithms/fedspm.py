@@ -24,7 +24,7 @@ from fedspm.mixture import em, routing
 from fedspm.mixture.algorithm import TAU, MixtureAlgorithm, in_one_exchange, in_two_exchanges
 from fedspm.mixture.density_ratio import all_mixing, drm_block, extrapolate, initial_tilts, log_prior
 from fedspm.mixture.e_step import EvidenceCache, both_steps, e_step
-from fedspm.mixture.heads import refits, with_heads_refitted
+from fedspm.mixture.heads import with_heads_refitted
 from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio, of_label
 from fedspm.mixture.normalisers import EXCHANGES, OCCUPANCY, as_trained, normalised, normalises, occupancy
 from fedspm.mixture.onboarding import Onboarding
@@ -35,11 +35,6 @@ PARAMETERS: dict[str, Upload] = {
     "router": Update(),
     "tilt": Update(own_rows=True),
 }  # θ, ν, all γ and ξ
-
-
-def prepares(algorithm: "FedSPM") -> bool:
-    """If `em.normalisers` is `exact` and `privacy.noise` is 0, or if `predictor.refit_heads` is above 0."""
-    return normalises(algorithm) or refits(algorithm)
 
 
 class FedSPM(MixtureAlgorithm, Servable):
@@ -150,7 +145,6 @@ class FedSPM(MixtureAlgorithm, Servable):
         shown = client.n if client.n >= self.settings.min_count else 0
         return Mean(1, **occupancy(shared["tilt.xi"], gamma, tau, client.private["h"][:shown])), client.private
 
-    @step(when="evaluation", uploads={}, used=prepares)
     def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """Heads at the optimum for their features (`predictor.refit_heads`); h is no longer needed."""
         private = {name: value for name, value in client.private.items() if name != "h"}

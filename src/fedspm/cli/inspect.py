@@ -1,13 +1,13 @@
-"""fedspm evaluate | diagnose | route: look at a run."""
+"""fedspm evaluate | diagnose | route | audit: look at a run."""
 
-import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from fedspm.base.printable import printable_json
 from fedspm.cli.app import app
-from fedspm.cli.options import AllowEncoder, AsJson, RunFolder
+from fedspm.cli.options import Allow, AsJson, RunFolder
 from fedspm.cli.output import say, show_results
 from fedspm.report.terminal import console, plain_table
 
@@ -20,7 +20,7 @@ def evaluate(run: RunFolder, as_json: AsJson = False) -> None:
     opened = Run.open(run)
     metrics = opened.last_metrics()
     if as_json:
-        print(json.dumps(metrics, ensure_ascii=False))
+        print(printable_json(metrics))
     else:
         show_results(metrics, f"{run}, round {metrics['round']}, accuracy on {opened.config.data.tested_on}")
 
@@ -39,7 +39,7 @@ def diagnose(
     found = diagnosis.bridges(opened)
     if as_json:
         for record in diagnosis.bridge_records(found):
-            print(json.dumps(record, ensure_ascii=False))
+            print(printable_json(record))
     else:
         if rows := diagnosis.headline_rows(opened):
             console.print(plain_table(diagnosis.HEADLINE, rows, "at normalised γ, over the rounds that all runs have"))
@@ -59,17 +59,53 @@ def route(
         list[Path], typer.Argument(metavar="FILE...", help="Image files; or tables (.csv, .parquet, .npz) of vectors.")
     ],
     as_json: AsJson = False,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
 ) -> None:
     """Route images or vectors to the client they resemble most, and predict there."""
     from fedspm.runs.folder import Run
     from fedspm.training.predict import answer, read_queries
 
-    opened = Run.open(run, allow_encoder or ())
+    opened = Run.open(run, allow or ())
     queries = read_queries(opened, files)
     for query, reply in zip(queries, answer(opened, queries), strict=True):
         if as_json:
-            print(json.dumps({**query.name, **reply}, ensure_ascii=False))
+            print(printable_json({**query.name, **reply}))
         else:
             sure, near = max(reply["probabilities"].values()), max(reply["posterior"].values())
             say(f"{query}: {reply['prediction']} ({sure:.2f}), answered by {reply['client']} ({near:.2f})")
+
+
+@app.command()
+def audit(
+    run: RunFolder,
+    noise: Annotated[float, typer.Option(min=0.001, help="privacy.noise to compare with, if the run has none.")] = 1.0,
+    as_json: AsJson = False,
+    allow: Allow = None,
+) -> None:
+    """Attack a run: which rows its updates show, and whether its model tells who was trained on."""
+    from fedspm.audit.run_audit import audit_run, sentences
+    from fedspm.runs.folder import Run
+
+    opened = Run.open(run, allow or ())
+    found = audit_run(opened, noise).to_dict()
+    if as_json:
+        print(printable_json(found))
+        return
+    rows = []
+    for each in found["rounds"]:
+        rebuilt, told = each["rebuilt"], each["update"]
+        read = f"{rebuilt['rows']:,} of {rebuilt['of']:,}" if rebuilt["layers"] else "no such layer"
+        rows.append([f"{each['round']} round", f"{each['noise']:g}", read, *_told(told)])
+    own = f"{opened.config.privacy.noise:g}"
+    rows += [[f"model, {attack}", own, "", *_told(told)] for attack, told in found["model"].items()]
+    headings = ("attack on", "noise", "rows read", "AUC of members", "found")
+    console.print(plain_table(headings, rows, f"audit of {run}; members are found at 1 % false alarms"))
+    for line in [*found["not_tried"], *sentences(found)]:
+        say(line)
+
+
+def _told(told: dict[str, Any] | None) -> list[str]:
+    if told is None:
+        return ["", ""]
+    auc, found = ("{:.2f} ({:.2f}–{:.2f})".format(told[key], *told[f"{key}_interval"]) for key in ("auc", "found"))
+    return [auc, found]

@@ -21,20 +21,25 @@ from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.robust.rules import Rule, rule_of
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
 from fedspm.federated.steps import Step, step, steps_of
-from fedspm.federated.task import Task
+from fedspm.federated.task import Task, public_input
 from fedspm.federated.transforms import transforms_of
 from fedspm.federated.uploads import EVALUATION, Count, Squares, Sum
 from fedspm.nn.build_encoder import build_encoder
 from fedspm.nn.encoder import Encoder
-from fedspm.nn.normalisation import per_channel
+from fedspm.nn.normalisation import standardised
 from fedspm.nn.sgd import Batch, chunks
 
 INPUT = ("input.mean", "input.scale")  # how rows are standardised
 
 
+def without_noise(algorithm: "Algorithm") -> bool:
+    """Unless `privacy.noise` is set."""
+    return not algorithm.settings.privacy.noise
+
+
 def prepares_for_evaluation(algorithm: "Algorithm") -> bool:
-    """If the method defines it."""
-    return type(algorithm).personalise is not Algorithm.personalise
+    """If the method defines it, or `privacy.noise` is set."""
+    return algorithm.personalises() or not without_noise(algorithm)
 
 
 class Algorithm(ABC):
@@ -64,15 +69,11 @@ class Algorithm(ABC):
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         self.settings = settings
         self.task = task
-        self.options = self.checked_options(settings)
+        self.options = settings.checked_options(self.Options)
         self.schedule = settings.schedule  # rounds of annealing
         self.transforms = transforms_of(settings)
         self.encoders: list[Encoder] = []
         self._networks = networks or {}
-
-    @classmethod
-    def checked_options(cls, settings: Settings) -> Any:
-        return settings.checked_options(cls.Options)
 
     def encoder(self, role: Literal["predictor", "router"], copies: int) -> Encoder:
         """The encoder of a role: the network that was given for it, or the one that the settings name."""
@@ -133,23 +134,22 @@ class Algorithm(ABC):
 
     def start(self, exchange: Exchange) -> Tensors:
         """The shared state before round 0. Algorithms add their parameters to the standardising statistics."""
+        if not without_noise(self):
+            return dict(zip(INPUT, public_input(self.task, self.settings.privacy), strict=True))
         totals = exchange(self.describe, {}).totals()
-        count = totals["count"].clamp_min(1)
-        mean = totals["sum"] / count
+        mean = totals["sum"] / (count := totals["count"].clamp_min(1))
         scale = (totals["square"] / count - mean.square()).clamp_min(0).sqrt()
         scale = torch.where(scale > 1e-7 * mean.abs(), scale, 1.0)  # a constant feature becomes zero
         if totals["count"] == 0:
-            warnings.warn(
-                f"no client has {self.settings.min_count} rows (min_count): x is not standardised", stacklevel=2
-            )
+            warnings.warn("no client has as many rows as min_count: x is not standardised", stacklevel=2)
         return {"input.mean": mean.float(), "input.scale": scale.float()}
 
     def steps_in_use(self) -> dict[str, Step]:
         """The steps that a run with these settings asks for: a site answers no others. With noise nothing leaves in
         full after training: ε would not cover it."""
-        late = bool(self.settings.privacy.noise)
-        uncovered = {name for name, step in self.steps.items() if late and step.exact and step.when == "after training"}
-        return {name: step for name, step in self.steps.items() if step.used(self) and name not in uncovered}
+        left_out = None if without_noise(self) else "after training"
+        used = {name: step for name, step in self.steps.items() if step.used(self)}
+        return {name: step for name, step in used.items() if not (step.exact and step.when == left_out)}
 
     @abstractmethod
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
@@ -157,7 +157,7 @@ class Algorithm(ABC):
 
     def prepared(self, shared: Tensors, exchange: Exchange) -> Tensors:
         """The state as it is evaluated, saved and served. Training goes on as if nothing had been prepared."""
-        if "personalise" in self.steps_in_use():
+        if self.personalises():
             exchange(self.personalise, shared)
         return shared
 
@@ -192,7 +192,9 @@ class Algorithm(ABC):
         return {}
 
     @step(
-        when="start", uploads={"count": Count(of="values"), "sum": Sum(), "square": Squares(sum="sum", count="count")}
+        when="start",
+        used=without_noise,
+        uploads={"count": Count(of="values"), "sum": Sum(), "square": Squares(sum="sum", count="count")},
     )
     def describe(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Count, sum and sum of squares of every channel or feature, from at least `min_count` rows."""
@@ -240,18 +242,14 @@ class Algorithm(ABC):
 
     def standardise(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
         """(x − mean) / scale in one pass"""
-        factor = 1 / shared["input.scale"]
-        offset = -shared["input.mean"] * factor
-        if x.ndim == 4:
-            factor, offset = per_channel(factor, x), per_channel(offset, x)
-        return torch.addcmul(offset, x, factor)
+        return standardised(x, shared["input.mean"], shared["input.scale"])
 
     @step(when="evaluation", uploads={}, used=prepares_for_evaluation)
     def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """What a client does on its own before it is evaluated; nothing of it leaves. By default nothing."""
         return PerClient.of(client.name), client.private
 
-    @step(when="evaluation", rows="test", uploads=EVALUATION)
+    @step(when="evaluation", rows="test", used=without_noise, uploads=EVALUATION)
     @torch.no_grad()
     def evaluate(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """What a client tells of its own test rows, if it has at least `min_count`: how many, how many it labels right
@@ -261,13 +259,16 @@ class Algorithm(ABC):
         for x, y in zip(chunks(client.x[:shown]), chunks(client.y[:shown]), strict=True):
             if len(y):
                 embedding = self.embed(shared, x)
-                right += int(
-                    (self.local_probabilities(client.index, client.private, shared, embedding).argmax(1) == y).sum()
-                )
+                probabilities = self.local_probabilities(client.index, client.private, shared, embedding)
+                right += int((probabilities.argmax(1) == y).sum())
                 if (scores := self.log_scores(shared, embedding)) is not None:
                     routed += torch.bincount(scores.argmax(1).cpu(), minlength=len(routed))
         told = {"rows": torch.tensor(shown), "right": torch.tensor(right), "routed": routed}
         return PerClient.of(client.name, **told), client.private
+
+    @classmethod
+    def personalises(cls) -> bool:
+        return cls.personalise is not Algorithm.personalise
 
     def components_of(self, private: Tensors) -> Int[Tensor, " n"] | None:
         """The hidden component of each training row of a client; None if none were found."""

@@ -44,7 +44,9 @@ class Router(Block):
 class EM(Strict):
     """How EM starts and how its steps are scaled: docs/decisions/0003."""
 
-    start: Literal["kmeans", "random"] = Field("kmeans", description="first responsibilities")
+    start: Literal["kmeans", "random"] = Field(
+        "kmeans", description="first responsibilities; under privacy.noise always random: sums of k-means would leave"
+    )
     hold: int = Field(20, ge=0, description="rounds that keep the k-means responsibilities, at most half the schedule")
     e_step: Literal["exact", "incremental"] = Field(
         "exact",
@@ -69,6 +71,17 @@ class Privacy(Strict):
     )
     noise: float = Field(0.0, ge=0, description="z, standard deviation of the noise on an update, in units of clip")
     delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) that is reported")
+    withhold_rows: bool = Field(
+        False, description="send units of a first layer back unchanged whose update would show a row (docs/privacy.md)"
+    )
+    public_mean: tuple[float, ...] = Field(
+        (),
+        description="under noise x is standardised by public numbers, one or one for each channel or feature; if not "
+        "given 0.5 for images and 0 for vectors",
+    )
+    public_scale: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (), description="what x − public_mean is divided by under noise; if not given 0.25 for images and 1 for vectors"
+    )
 
     @model_validator(mode="after")
     def _noise_needs_a_clip(self) -> "Privacy":

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.algorithm import Algorithm, without_noise
 from fedspm.federated.client import Client
 from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean, PerClient
@@ -28,12 +28,12 @@ TAU: dict[str, Upload] = {"tau": Shares()}  # τ_ic = Σ_j w_ijc
 
 
 def starts_with_kmeans(algorithm: Algorithm) -> bool:
-    """If `em.start` is `kmeans`."""
-    return algorithm.settings.em.start == "kmeans"
+    """If `em.start` is `kmeans` and `privacy.noise` is not set."""
+    return algorithm.settings.em.start == "kmeans" and without_noise(algorithm)
 
 
 def finds_centres(algorithm: Algorithm) -> bool:
-    """If `em.start` is `kmeans` and `components` is above 1."""
+    """If `em.start` is `kmeans`, `components` is above 1 and `privacy.noise` is not set."""
     return starts_with_kmeans(algorithm) and algorithm.settings.components > 1
 
 
@@ -77,7 +77,7 @@ class MixtureAlgorithm(Algorithm):
     def first_tau(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "m c"]:
         """τ before round 0: spread evenly, or of the first responsibilities of k-means, which stay at the clients."""
         components = self.settings.components
-        if self.settings.em.start == "random":
+        if not starts_with_kmeans(self):
             return torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
         centres = self.find_centres(shared, exchange) if components > 1 else torch.zeros(1, 0)  # nothing to find
         return exchange(self.init_responsibilities, shared, centres=centres).stack("tau", self.task.names)
@@ -143,8 +143,7 @@ class MixtureAlgorithm(Algorithm):
 
     def held(self, round: int) -> bool:
         """Are the responsibilities in this round still those of k-means?"""
-        em = self.settings.em
-        return em.start == "kmeans" and round < max(1, min(em.hold, self.schedule // 2))
+        return starts_with_kmeans(self) and round < max(1, min(self.settings.em.hold, self.schedule // 2))
 
     def components_of(self, private: Tensors) -> Int[Tensor, " n"] | None:
         return private["responsibilities"].argmax(1) if "responsibilities" in private else None

@@ -14,17 +14,11 @@ from jaxtyping import Float, Int
 from torch import Tensor
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Algorithm
 from fedspm.mixture.em import supervised_loss
 from fedspm.mixture.model import HEAD, Features, log_likelihood, of_label
 
 TRAINED = "trained."  # in front of the names under which the next round finds its heads
 ITERATIONS = 50
-
-
-def refits(algorithm: Algorithm) -> bool:
-    """If `predictor.refit_heads` is above 0."""
-    return algorithm.settings.predictor.refit_heads > 0
 
 
 def with_heads_refitted(

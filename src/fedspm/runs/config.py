@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import Field, ValidationError
 
+from fedspm.algorithms import outside_code
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.base.layers import merged
+from fedspm.base.plugins import NamedCode
 from fedspm.base.schema import Names, Strict, problem, refuse_unknown_keys
 from fedspm.data.catalog.sources import NAMED, SAMPLE, Images, is_known, load_data, unknown_data
 from fedspm.data.federation import Federation
@@ -58,6 +60,9 @@ class Sites(Strict):
     wait: float = Field(600.0, gt=0, description="seconds to wait for the sites' answers to one exchange")
     min_clients: int = Field(1, ge=1, description="sites that must answer, or the round is repeated")
     max_rows: int = Field(1_000_000, ge=1, description="a site that claims more training rows is refused")
+    max_share: float = Field(
+        0.5, gt=0, le=1, description="of three or more sites, one that claims a larger share of all rows is refused"
+    )
     names: Names = Field((), description="the sites of a run across machines, as their site.toml call them")
 
 
@@ -82,6 +87,17 @@ class Config(Settings):
     data: Data = Data()
     shift: Shift = Shift()
     sites: Sites = Sites()
+
+    @property
+    def outside_code(self) -> list[NamedCode]:
+        """What is not part of this package and runs if this is trained: algorithm, encoders, transforms, data set."""
+        transforms = [NamedCode("transforms", name) for name in self.wire.transforms]
+        ours = {SAMPLE, OWN, IN_MEMORY, *NAMED}
+        return outside_code(self) + transforms + [NamedCode("data", name) for name in {self.data.name} - ours]
+
+    @property
+    def outside_names(self) -> list[str]:
+        return [code.name for code in self.outside_code]
 
     def federation(self, again: bool = False, permuted: bool = True) -> Federation:
         """The data of this run; images are divided over clients, what comes divided is taken as it is. `again`: of a
