@@ -29,7 +29,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The method as printed, with a ResNet as He et al. have it: docs/decisions/0003.
     "paper": {
         "predictor": {"normalisation": "batch", "grid": 1, "learning_rate": OF_IMAGES},
-        "em": {"start": "random", "hold": 0, "scaled_steps": False, "server_step": 1.0},
+        "em": {"start": "random", "hold": 0, "scaled_steps": False, "server_step": 1.0, "normalisers": "trained"},
     },
 }
 
