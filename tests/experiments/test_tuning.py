@@ -145,7 +145,7 @@ def test_a_tuning_that_would_prove_nothing_is_refused(tmp_path, options, sentenc
 
 
 def test_a_tuning_from_the_command_line_is_judged_on_validation_rows_and_goes_on_where_it_stopped(tmp_path):
-    small = "--clients 2 --rounds 1 --set predictor.steps=1 --set predictor.batch_size=16".split()
+    small = ["--clients", "2", "--rounds", "1", "--set", "predictor.steps=1", "--set", "predictor.batch_size=16"]
     order = ["tune", "--algorithms", "fedavg", *small, "--try", "predictor.learning_rate=0.001,0.05"]
     text = fedspm(*order, "--out", tmp_path).stdout
     assert "2 trainings, 0 of them done" in " ".join(text.split())

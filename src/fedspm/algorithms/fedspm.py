@@ -22,7 +22,6 @@ from fedspm.federated.task import Task
 from fedspm.federated.uploads import Count, Sum, Update, Upload
 from fedspm.mixture import em, routing
 from fedspm.mixture.algorithm import (
-    TAU,
     MixtureAlgorithm,
     both_steps,
     e_step,
@@ -31,6 +30,7 @@ from fedspm.mixture.algorithm import (
 )
 from fedspm.mixture.density_ratio import all_mixing, drm_block, extrapolate, initial_tilts, log_prior
 from fedspm.mixture.e_step import EvidenceCache
+from fedspm.mixture.first_responsibilities import TAU
 from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio, of_label
 from fedspm.mixture.onboarding import Onboarding
 from fedspm.nn.sgd import Batch

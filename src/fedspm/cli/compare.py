@@ -159,7 +159,7 @@ def tune(
         typer.Option(
             "--try",
             metavar="KEY=VALUES",
-            help="A setting and the values to try, e.g. router.steps=15,30, or a range, router.learning_rate=0.003..0.03. "
+            help="A setting and what to try: router.steps=15,30 or a range, router.learning_rate=0.003..0.03. "
             "Repeatable. (default: learning rates)",
         ),
     ] = None,

@@ -112,4 +112,3 @@ def random_trials(space: Space, trials: int, row: str) -> list[Trial]:
         if len(found) == trials:
             break
     return found
-

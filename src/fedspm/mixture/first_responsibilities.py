@@ -1,0 +1,203 @@
+"""Where the responsibilities of a method with hidden components start (`em.start`), and how long they are kept.
+
+`kmeans` takes the best separated clusters of one view of the rows. `judged` proposes clusters in several views, none of
+them made for a data set, and lets labels decide: those with which linear heads explain most of the labels of held-out
+rows, or a single one where no clusters explain noticeably more (`mixture.label_judge`).
+"""
+
+import math
+
+import torch
+from jaxtyping import Float
+from torch import Tensor
+
+from fedspm.base.errors import Refused
+from fedspm.base.tensors import Tensors
+from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.client import Client
+from fedspm.federated.exchange import Exchange
+from fedspm.federated.replies import Mean, PerClient
+from fedspm.federated.steps import step
+from fedspm.federated.uploads import Count, Products, Shares, Squares, Sum, Upload
+from fedspm.mixture import kmeans_init, label_judge
+from fedspm.nn.sgd import chunks
+
+TAU: dict[str, Upload] = {"tau": Shares()}  # τ_ic = Σ_j w_ijc
+VIEW = "view."  # how what k-means sees of the rows is named in a client's private state
+LABELS = "view.labels"  # what heads see of them
+DESCRIBED, AVERAGES, TEXTURES = range(3)
+Clusters = tuple[int, Tensor]  # a view, and centres in it
+
+
+# What is written below each of these functions is when a step is asked for, in docs/what-leaves.md.
+
+
+def starts_with_clusters(algorithm: Algorithm) -> bool:
+    """If `em.start` is `kmeans` or `judged`."""
+    return algorithm.settings.em.start != "random"
+
+
+def finds_centres(algorithm: Algorithm) -> bool:
+    """If `em.start` is `kmeans` or `judged` and `components` is above 1."""
+    return starts_with_clusters(algorithm) and algorithm.settings.components > 1
+
+
+def judges_clusters(algorithm: Algorithm) -> bool:
+    """If `em.start` is `judged` and `components` is above 1."""
+    return finds_centres(algorithm) and algorithm.settings.em.start == "judged"
+
+
+def views(algorithm: Algorithm) -> list[int]:
+    """What k-means looks at: one view, or with `judged` and images two."""
+    if algorithm.settings.em.start == "kmeans":
+        return [DESCRIBED]
+    return [AVERAGES, TEXTURES] if len(algorithm.task.shape) == 3 else [AVERAGES]
+
+
+def number_of_views(algorithm: Algorithm) -> int:
+    """Once for each view of the rows: one, or two of images with `em.start` = `judged`."""
+    return len(views(algorithm))
+
+
+def most_iterations(algorithm: Algorithm) -> int:
+    """At most 12 + 10 (C − 1) times for each view of the rows."""
+    return kmeans_init.most_iterations(algorithm.settings.components) * number_of_views(algorithm)
+
+
+def judgements(algorithm: Algorithm) -> int:
+    """Once for a single cluster, and C − 1 times for each view of the rows."""
+    return 1 + (algorithm.settings.components - 1) * number_of_views(algorithm)
+
+
+def named(algorithm: Algorithm, view: Tensor) -> str:
+    """Where a client keeps a view; one that this run does not use is refused."""
+    if int(view) not in views(algorithm):
+        raise Refused(f"view {int(view)}: a start of this run looks at {', '.join(map(str, views(algorithm)))}")
+    return f"{VIEW}{int(view)}"
+
+
+def report_tau(client: Client, responsibilities: Float[Tensor, "n c"]) -> PerClient:
+    """τ_ic = Σ_j w_ijc, the only thing that the server learns of the responsibilities."""
+    return PerClient.of(client.name, tau=responsibilities.cpu().double().sum(0).float())
+
+
+class FirstResponsibilities(Algorithm):
+    """A method whose clients begin with responsibilities of hidden components."""
+
+    def first_tau(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "m c"]:
+        """τ before round 0: spread evenly, or of the first responsibilities of clusters, which stay at the clients."""
+        components = self.settings.components
+        if self.settings.em.start == "random":
+            return torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
+        view, centres = DESCRIBED, torch.zeros(1, 0)  # of one component there is nothing to find
+        if judges_clusters(self):
+            view, centres = self.best_judged(shared, exchange)
+        elif finds_centres(self):
+            view, centres = self.best_separated(shared, exchange)
+        found = exchange(self.init_responsibilities, shared, centres=centres, view=torch.tensor(view))
+        return found.stack("tau", self.task.names)
+
+    def best_separated(self, shared: Tensors, exchange: Exchange) -> Clusters:
+        """The number of clusters with the largest Calinski–Harabasz index; a single one if none can be shown."""
+        proposed = self.proposed(shared, exchange, DESCRIBED)
+        separated = {index: centres for index, centres in proposed if index > -math.inf}
+        return DESCRIBED, separated[max(separated)] if separated else torch.zeros_like(proposed[0][1][:1])
+
+    def best_judged(self, shared: Tensors, exchange: Exchange) -> Clusters:
+        """The clusters that explain most of the labels of held-out rows; more of them only if they explain more."""
+
+        def explained(view: int, centres: Tensor) -> float:
+            sums = exchange(self.judge, shared, centres=centres, view=torch.tensor(view)).totals()
+            return label_judge.explained(sums["error"], sums["total"])
+
+        proposed = [(view, centres) for view in views(self) for _, centres in self.proposed(shared, exchange, view)]
+        best: Clusters = (proposed[0][0], torch.zeros_like(proposed[0][1][:1]))
+        highest = explained(*best)
+        for number in range(2, self.settings.components + 1):
+            found = {explained(*each): each for each in proposed if len(each[1]) == number}
+            if (most := max(found)) > max(label_judge.MARGIN * highest, 0):
+                best, highest = found[most], most
+        return best
+
+    def proposed(self, shared: Tensors, exchange: Exchange, view: int) -> list[tuple[float, Tensor]]:
+        """2 to C clusters of a view, along the one of its first principal axes along which two separate best, with
+        their separation."""
+        moments = exchange(self.moments, shared, view=torch.tensor(view)).totals()
+        scatter = moments["products"] / moments["count"].clamp_min(1)
+
+        def clustered(clusters: int, axis: int, iterations: int) -> tuple[float, Tensor]:
+            centres = kmeans_init.first_centres(scatter, clusters, axis)
+            for _ in range(iterations):
+                sums = exchange(self.cluster, shared, centres=centres, view=torch.tensor(view)).totals()
+                centres = kmeans_init.moved(centres, sums["count"], sums["sum"])
+            if sums["count"].sum() <= sum(self.task.counts) / 2:  # most rows are in clusters too small to be shown
+                return -math.inf, centres
+            return kmeans_init.separation(sums["count"], sums["sum"], sums["square"]), centres
+
+        axes = range(min(kmeans_init.AXES, len(scatter)))
+        axis = max(axes, key=lambda candidate: clustered(2, candidate, kmeans_init.GLANCES)[0])
+        return [clustered(number, axis, kmeans_init.ITERATIONS) for number in range(2, self.settings.components + 1)]
+
+    @step(when="start", used=finds_centres, times=number_of_views, uploads={"count": Count(), "products": Products()})
+    def moments(self, client: Client, shared: Tensors, view: Tensor) -> tuple[Mean, Tensors]:
+        """Count and products of features around the client's own mean. `kmeans`: a 7 × 7 average of an image, and for
+        colours correlations of channels. `judged`: the average, and energies of random filters."""
+        name, features = named(self, view), self.seen(client, shared, int(view))
+        features -= features.mean(0)
+        shown = (features if client.n >= self.settings.min_count else features[:0]).double()
+        count = torch.tensor(float(len(shown)), dtype=torch.float64)
+        return Mean(1, count=count, products=shown.T @ shown), client.private | {name: features}
+
+    def seen(self, client: Client, shared: Tensors, view: int) -> Float[Tensor, "n f"]:
+        """One view of all rows of a client."""
+        pieces = (self.standardise(shared, x) for x in chunks(client.x))
+        if view == DESCRIBED:
+            mean = self.standardise(shared, client.x.mean(0, keepdim=True))
+            return torch.cat([kmeans_init.described(x, mean).cpu() for x in pieces])
+        look = kmeans_init.coarse if view == AVERAGES else kmeans_init.textures
+        return torch.cat([look(x).cpu() for x in pieces])
+
+    @step(
+        when="start",
+        used=finds_centres,
+        times=most_iterations,
+        uploads={"count": Count(), "sum": Sum(), "square": Squares()},
+    )
+    def cluster(self, client: Client, shared: Tensors, centres: Tensor, view: Tensor) -> tuple[Mean, Tensors]:
+        """Count and sum of each cluster of these features, and one sum of squares, around the client's own offset."""
+        features = client.private[named(self, view)]
+        label, offset = kmeans_init.place(features, centres.cpu())
+        sums = kmeans_init.cluster_sums(features - offset, label, len(centres), self.settings.min_count)
+        return Mean(1, **dict(zip(("count", "sum", "square"), sums, strict=True))), client.private
+
+    @step(when="start", used=judges_clusters, times=judgements, uploads={"error": Sum(), "total": Sum()})
+    def judge(self, client: Client, shared: Tensors, centres: Tensor, view: Tensor) -> tuple[Mean, Tensors]:
+        """Squared error of the labels of all rows, each under a linear head of its cluster that was fitted to other
+        rows, for five penalties; and of the client's shares of classes."""
+        private = dict(client.private)
+        if LABELS not in private:
+            pieces = [label_judge.judged_features(self.standardise(shared, x)).cpu() for x in chunks(client.x)]
+            private[LABELS] = label_judge.own_units(torch.cat(pieces))
+        label, _ = kmeans_init.place(private[named(self, view)], centres.cpu())
+        error, total = label_judge.held_out_errors(private[LABELS], client.y.cpu(), self.task.classes, label)
+        shown = float(client.n >= self.settings.min_count)
+        return Mean(1, error=error * shown, total=total * shown), private
+
+    @step(when="start", used=starts_with_clusters, uploads=TAU)
+    def init_responsibilities(
+        self, client: Client, shared: Tensors, centres: Tensor, view: Tensor
+    ) -> tuple[PerClient, Tensors]:
+        """First responsibilities, nearly all of a row to its cluster; their sums τ leave."""
+        private = {name: value for name, value in client.private.items() if not name.startswith(VIEW)}
+        label = torch.zeros(client.n, dtype=torch.long)
+        if len(centres) > 1:
+            label, _ = kmeans_init.place(client.private[named(self, view)], centres.cpu())
+        w = kmeans_init.softened(label, self.settings.components).to(client.x.device)
+        return report_tau(client, w), private | {"responsibilities": w, "mixing": w.mean(0)}
+
+    def held(self, round: int) -> bool:
+        """Are the responsibilities in this round still the first ones?"""
+        em = self.settings.em
+        if em.start == "random":
+            return False
+        return em.hold == "ever" or round < max(1, min(em.hold, self.schedule // 2))

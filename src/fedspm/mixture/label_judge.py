@@ -1,0 +1,70 @@
+"""Does it help to tell clusters apart? How well held-out labels are predicted by a linear head for every cluster.
+
+Hidden components matter where P(y | x) differs between them: then one head for each of them explains more of the labels
+of rows that it was not fitted to than one head for all. Clusters that are only a way to cut x gain little or lose,
+since every head has fewer rows. The features know nothing of any data set: averages over a coarse grid, rectified
+responses of random filters, energies of random filters; a vector is taken as it is.
+"""
+
+import torch
+from jaxtyping import Float, Int
+from torch import Tensor
+from torch.nn.functional import adaptive_avg_pool2d, conv2d, one_hot, relu
+
+from fedspm.mixture.kmeans_init import coarse, random_filters, textures
+
+FILTERS, SIZE, GRID = 32, 5, 2
+FOLDS = 3
+PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0)  # λ, in units of the mean of the diagonal of ZᵀZ
+MARGIN = 1.04  # a cluster more must explain this many times what fewer explain
+
+
+def judged_features(x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n f"]:
+    """What the heads see of standardised rows."""
+    if x.ndim != 4:
+        return coarse(x)
+    side = min(SIZE, *x.shape[2:])
+    responses = relu(conv2d(x, random_filters(FILTERS, x.shape[1], side).to(x), stride=min(2, side)))
+    pooled = adaptive_avg_pool2d(responses, GRID).flatten(1)
+    return torch.cat([coarse(x), pooled, textures(x)], 1)
+
+
+def own_units(features: Float[Tensor, "n f"]) -> Float[Tensor, "n f"]:
+    """Every feature around the client's mean, in units of its deviation there."""
+    features = features - features.mean(0)
+    return features / features.square().mean(0).sqrt().clamp_min(1e-6)
+
+
+def held_out_errors(
+    features: Float[Tensor, "n f"], y: Int[Tensor, " n"], classes: int, cluster: Int[Tensor, " n"]
+) -> tuple[Float[Tensor, " penalties"], Float[Tensor, ""]]:
+    """Σ_j ‖y_j − ŷ_j‖² of one-hot labels for every λ, and Σ_j ‖y_j − ȳ‖², which no head explains.
+
+    ŷ = ȳ + (z − z̄) B,   B = (ZᵀZ + λ s I)⁻¹ Zᵀ Y,   s the mean of the diagonal of ZᵀZ, all of the rows of the same
+    cluster in the other folds; a row whose cluster has fewer than two of them is predicted by ȳ of the client.
+    """
+    labels, z = one_hot(y, classes).double(), features.double()
+    fold = torch.arange(len(y)) % FOLDS
+    mean = labels.mean(0)
+    error = torch.zeros(len(PENALTIES), dtype=torch.float64)
+    for c in cluster.unique():
+        for k in range(FOLDS):
+            fitted, held = (cluster == c) & (fold != k), (cluster == c) & (fold == k)
+            if not held.any():
+                continue
+            if int(fitted.sum()) < 2:
+                error += (labels[held] - mean).square().sum()
+                continue
+            centre, share = z[fitted].mean(0), labels[fitted].mean(0)
+            design = z[fitted] - centre
+            gram, right = design.T @ design, design.T @ (labels[fitted] - share)
+            unit = gram.diagonal().mean().clamp_min(1e-9) * torch.eye(len(gram), dtype=gram.dtype)
+            for i, penalty in enumerate(PENALTIES):
+                slope = torch.cholesky_solve(right, torch.linalg.cholesky(gram + penalty * unit))
+                error[i] += (labels[held] - share - (z[held] - centre) @ slope).square().sum()
+    return error, (labels - mean).square().sum()
+
+
+def explained(error: Float[Tensor, " penalties"], total: Float[Tensor, ""]) -> float:
+    """1 − Σ‖y − ŷ‖² / Σ‖y − ȳ‖² with the best penalty: the share of the labels' variance that heads explain."""
+    return float(1 - error.min() / total.clamp_min(1e-9))
