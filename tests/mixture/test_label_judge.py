@@ -1,14 +1,16 @@
 """The judged start: clusters are kept where they explain labels, and a single component is left alone."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from sklearn.linear_model import Ridge
 
 from fedspm.algorithms.fedspm import FedSPM
-from fedspm.base.errors import Refused
+from fedspm.base.errors import FedSPMError, Refused
 from fedspm.data.federation import Federation
-from fedspm.data.part import Part
+from fedspm.data.part import Part, Truth
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.task import Task
 from fedspm.mixture import kmeans_init, label_judge
@@ -122,3 +124,18 @@ def test_first_responsibilities_can_be_kept_for_ever():
     capped = FedSPM(small_settings(em={"start": "judged", "hold": 40}, rounds=50), Task.of_federation(built))
     assert capped.held(24)
     assert not capped.held(25)
+
+
+def test_a_start_from_the_truth_is_a_control_for_data_that_know_it():
+    built, truth = federation(lambda x, group: group == 1)
+    settings = small_settings(em={"start": "true"}, components=2)
+    algorithm = FedSPM(settings, Task.of_federation(built))
+    with LocalEngine(built, seed=0, workers=1) as engine, pytest.raises(FedSPMError, match="nobody knows"):
+        begin(algorithm, engine)
+    known = replace(built, truth=Truth(tuple(truth), tuple(truth), torch.zeros(3, 2)))
+    with LocalEngine(known, seed=0, workers=1) as engine:
+        shared = begin(algorithm, engine)
+        for private, group in zip(engine.privates.values(), truth, strict=True):
+            assert private["responsibilities"].argmax(1).equal(group)
+    assert torch.allclose(shared["tau"].sum(1), torch.tensor(built.counts).float())
+    assert algorithm.steps["take_truth"].in_process_only

@@ -1,7 +1,7 @@
 """`fedspm bench accuracy`: CPU seconds and rounds until given accuracies are reached.
 
 Two races. The methods, each with its own settings, on the federation that a training would have, one worker, evaluated
-after every round; evaluation is not counted. And the same FedAvg job of `bench peers` here and on every peer that is set
+after every round; evaluation is not counted. And the FedAvg job of `bench peers` here and on every peer that is set
 up, each a process of its own, evaluation and start included, since a peer's cannot be told apart.
 """
 

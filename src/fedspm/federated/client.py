@@ -23,6 +23,7 @@ class Client:
     round: int
     seed: int
     solver: Solver = minimise
+    component: Int[Tensor, " n"] | None = None  # the hidden one of each row, for a step that declares `truth`
 
     @property
     def n(self) -> int:

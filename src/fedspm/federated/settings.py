@@ -37,10 +37,10 @@ class Router(Block):
 class EM(Strict):
     """How EM starts and how its steps are scaled: docs/decisions/0003."""
 
-    start: Literal["judged", "kmeans", "random"] = Field(
+    start: Literal["judged", "kmeans", "random", "true"] = Field(
         "kmeans",
         description="first responsibilities; judged: clusters with which held-out labels are predicted best; kmeans: "
-        "the best separated clusters",
+        "the best separated clusters; true: those of constructed data, in process, to see what a start is worth",
     )
     hold: Annotated[int, Field(ge=0)] | Literal["ever"] = Field(
         20, description="rounds that keep the first responsibilities, at most half the schedule; ever: no E-step at all"

@@ -2,16 +2,17 @@
 
 `kmeans` takes the best separated clusters of one view of the rows. `judged` proposes clusters in several views, none of
 them made for a data set, and lets labels decide: those with which linear heads explain most of the labels of held-out
-rows, or a single one where no clusters explain noticeably more (`mixture.label_judge`).
+rows, or a single one where no clusters explain noticeably more (`mixture.label_judge`). `true` and `hold = "ever"` are
+controls: what would a perfect start be worth, and what does EM add to a start?
 """
 
 import math
 
 import torch
-from jaxtyping import Float
+from jaxtyping import Float, Int
 from torch import Tensor
 
-from fedspm.base.errors import Refused
+from fedspm.base.errors import FedSPMError, Refused
 from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
@@ -34,7 +35,12 @@ Clusters = tuple[int, Tensor]  # a view, and centres in it
 
 def starts_with_clusters(algorithm: Algorithm) -> bool:
     """If `em.start` is `kmeans` or `judged`."""
-    return algorithm.settings.em.start != "random"
+    return algorithm.settings.em.start in ("kmeans", "judged")
+
+
+def starts_with_the_truth(algorithm: Algorithm) -> bool:
+    """If `em.start` is `true`."""
+    return algorithm.settings.em.start == "true"
 
 
 def finds_centres(algorithm: Algorithm) -> bool:
@@ -89,6 +95,8 @@ class FirstResponsibilities(Algorithm):
         components = self.settings.components
         if self.settings.em.start == "random":
             return torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
+        if self.settings.em.start == "true":
+            return exchange(self.take_truth, shared).stack("tau", self.task.names)
         view, centres = DESCRIBED, torch.zeros(1, 0)  # of one component there is nothing to find
         if judges_clusters(self):
             view, centres = self.best_judged(shared, exchange)
@@ -192,6 +200,19 @@ class FirstResponsibilities(Algorithm):
         label = torch.zeros(client.n, dtype=torch.long)
         if len(centres) > 1:
             label, _ = kmeans_init.place(client.private[named(self, view)], centres.cpu())
+        return self.begun(client, private, label)
+
+    @step(when="start", used=starts_with_the_truth, uploads=TAU, in_process_only=True, truth=True)
+    def take_truth(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
+        """First responsibilities from the components that data were constructed with; their sums τ leave."""
+        if client.component is None:
+            raise FedSPMError('em.start = "true": nobody knows the hidden components of these data; take another start')
+        if (most := int(client.component.max()) + 1) > self.settings.components:
+            raise FedSPMError(f'em.start = "true": the data have {most} components; set components = {most} or more')
+        return self.begun(client, client.private, client.component)
+
+    def begun(self, client: Client, private: Tensors, label: Int[Tensor, " n"]) -> tuple[PerClient, Tensors]:
+        """τ and the private state of a client whose rows are in these clusters."""
         w = kmeans_init.softened(label, self.settings.components).to(client.x.device)
         return report_tau(client, w), private | {"responsibilities": w, "mixing": w.mean(0)}
 
