@@ -24,7 +24,7 @@ def federation(rule, rows=200, clients=3):
     parts, truth = [], []
     for _ in range(clients):
         group = torch.randint(2, (rows,), generator=generator)
-        x = torch.randn(rows, 5, generator=generator) + torch.randn(5, generator=generator)
+        x = torch.randn(rows, 5, generator=generator) + 2 * torch.randn(5, generator=generator)
         clean = x - x.mean(0)
         x[:, 2] += 6 * group
         parts.append(Part(x, rule(clean, group).long()))

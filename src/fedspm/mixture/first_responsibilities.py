@@ -7,6 +7,8 @@ controls: what would a perfect start be worth, and what does EM add to a start?
 """
 
 import math
+from collections.abc import Callable
+from dataclasses import dataclass
 
 import torch
 from jaxtyping import Float, Int
@@ -27,7 +29,23 @@ TAU: dict[str, Upload] = {"tau": Shares()}  # τ_ic = Σ_j w_ijc
 VIEW = "view."  # how what k-means sees of the rows is named in a client's private state
 LABELS = "view.labels"  # what heads see of them
 DESCRIBED, AVERAGES, TEXTURES = range(3)
-Clusters = tuple[int, Tensor]  # a view, and centres in it
+
+
+@dataclass(frozen=True)
+class Clusters:
+    """Centres in a view of the rows, and how well they were separated before they moved last."""
+
+    view: int
+    centres: Float[Tensor, "clusters f"]
+    separation: float = -math.inf
+
+    def single(self) -> "Clusters":
+        """All rows together."""
+        return Clusters(self.view, torch.zeros_like(self.centres[:1]))
+
+    def arguments(self) -> Tensors:
+        """As steps are told of them."""
+        return {"centres": self.centres, "view": torch.tensor(self.view)}
 
 
 # What is written below each of these functions is when a step is asked for, in docs/what-leaves.md.
@@ -71,8 +89,8 @@ def most_iterations(algorithm: Algorithm) -> int:
 
 
 def judgements(algorithm: Algorithm) -> int:
-    """Once for a single cluster, and C − 1 times for each view of the rows."""
-    return 1 + (algorithm.settings.components - 1) * number_of_views(algorithm)
+    """Once for a single cluster, and at most 4 + (C − 1) times for each view of the rows."""
+    return 1 + (kmeans_init.AXES + algorithm.settings.components - 1) * number_of_views(algorithm)
 
 
 def named(algorithm: Algorithm, view: Tensor) -> str:
@@ -97,53 +115,55 @@ class FirstResponsibilities(Algorithm):
             return torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
         if self.settings.em.start == "true":
             return exchange(self.take_truth, shared).stack("tau", self.task.names)
-        view, centres = DESCRIBED, torch.zeros(1, 0)  # of one component there is nothing to find
+        clusters = Clusters(DESCRIBED, torch.zeros(1, 0))  # of one component there is nothing to find
         if judges_clusters(self):
-            view, centres = self.best_judged(shared, exchange)
+            clusters = self.best_judged(shared, exchange)
         elif finds_centres(self):
-            view, centres = self.best_separated(shared, exchange)
-        found = exchange(self.init_responsibilities, shared, centres=centres, view=torch.tensor(view))
+            clusters = self.best_separated(shared, exchange)
+        found = exchange(self.init_responsibilities, shared, **clusters.arguments())
         return found.stack("tau", self.task.names)
 
     def best_separated(self, shared: Tensors, exchange: Exchange) -> Clusters:
         """The number of clusters with the largest Calinski–Harabasz index; a single one if none can be shown."""
-        proposed = self.proposed(shared, exchange, DESCRIBED)
-        separated = {index: centres for index, centres in proposed if index > -math.inf}
-        return DESCRIBED, separated[max(separated)] if separated else torch.zeros_like(proposed[0][1][:1])
+        found = self.proposed(shared, exchange, DESCRIBED, lambda each: each.separation)
+        best = max(found, key=lambda each: each.separation)
+        return best if best.separation > -math.inf else best.single()
 
     def best_judged(self, shared: Tensors, exchange: Exchange) -> Clusters:
         """The clusters that explain most of the labels of held-out rows; more of them only if they explain more."""
 
-        def explained(view: int, centres: Tensor) -> float:
-            sums = exchange(self.judge, shared, centres=centres, view=torch.tensor(view)).totals()
+        def explained(clusters: Clusters) -> float:
+            sums = exchange(self.judge, shared, **clusters.arguments()).totals()
             return label_judge.explained(sums["error"], sums["total"])
 
-        proposed = [(view, centres) for view in views(self) for _, centres in self.proposed(shared, exchange, view)]
-        best: Clusters = (proposed[0][0], torch.zeros_like(proposed[0][1][:1]))
-        highest = explained(*best)
+        found = [each for view in views(self) for each in self.proposed(shared, exchange, view, explained)]
+        best = found[0].single()
+        highest = explained(best)
         for number in range(2, self.settings.components + 1):
-            found = {explained(*each): each for each in proposed if len(each[1]) == number}
-            if (most := max(found)) > max(label_judge.MARGIN * highest, 0):
-                best, highest = found[most], most
+            shares = {explained(each): each for each in found if len(each.centres) == number}
+            if (most := max(shares)) > max(label_judge.MARGIN * highest, 0):
+                best, highest = shares[most], most
         return best
 
-    def proposed(self, shared: Tensors, exchange: Exchange, view: int) -> list[tuple[float, Tensor]]:
-        """2 to C clusters of a view, along the one of its first principal axes along which two separate best, with
-        their separation."""
+    def proposed(
+        self, shared: Tensors, exchange: Exchange, view: int, worth: Callable[[Clusters], float]
+    ) -> list[Clusters]:
+        """2 to C clusters of a view, along the one of its first principal axes along which two are worth most."""
         moments = exchange(self.moments, shared, view=torch.tensor(view)).totals()
         scatter = moments["products"] / moments["count"].clamp_min(1)
 
-        def clustered(clusters: int, axis: int, iterations: int) -> tuple[float, Tensor]:
-            centres = kmeans_init.first_centres(scatter, clusters, axis)
+        def clustered(number: int, axis: int, iterations: int) -> Clusters:
+            clusters = Clusters(view, kmeans_init.first_centres(scatter, number, axis))
             for _ in range(iterations):
-                sums = exchange(self.cluster, shared, centres=centres, view=torch.tensor(view)).totals()
-                centres = kmeans_init.moved(centres, sums["count"], sums["sum"])
-            if sums["count"].sum() <= sum(self.task.counts) / 2:  # most rows are in clusters too small to be shown
-                return -math.inf, centres
-            return kmeans_init.separation(sums["count"], sums["sum"], sums["square"]), centres
+                sums = exchange(self.cluster, shared, **clusters.arguments()).totals()
+                centres = kmeans_init.moved(clusters.centres, sums["count"], sums["sum"])
+                shown = sums["count"].sum() > sum(self.task.counts) / 2  # or most rows are in clusters too small
+                index = kmeans_init.separation(sums["count"], sums["sum"], sums["square"]) if shown else -math.inf
+                clusters = Clusters(view, centres, index)
+            return clusters
 
         axes = range(min(kmeans_init.AXES, len(scatter)))
-        axis = max(axes, key=lambda candidate: clustered(2, candidate, kmeans_init.GLANCES)[0])
+        axis = max(axes, key=lambda candidate: worth(clustered(2, candidate, kmeans_init.GLANCES)))
         return [clustered(number, axis, kmeans_init.ITERATIONS) for number in range(2, self.settings.components + 1)]
 
     @step(when="start", used=finds_centres, times=number_of_views, uploads={"count": Count(), "products": Products()})

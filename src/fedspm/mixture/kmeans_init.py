@@ -56,7 +56,7 @@ def random_filters(number: int, channels: int, size: int) -> Float[Tensor, "numb
     """Filters of length 1 with random weights: always the same, for all data."""
     generator = torch_generator("random filters", number, channels, size)
     weight = torch.randn(number, channels, size, size, generator=generator)
-    return weight / weight.flatten(1).norm(dim=1)[:, None, None, None]
+    return normalize(weight.flatten(1)).view_as(weight)
 
 
 def textures(x: Float[Tensor, "n channels height width"]) -> Float[Tensor, "n filters"]:
