@@ -141,7 +141,8 @@ class FirstResponsibilities(Algorithm):
         highest = explained(best)
         for number in range(2, self.settings.components + 1):
             shares = {explained(each): each for each in found if len(each.centres) == number}
-            if (most := max(shares)) > max(label_judge.MARGIN * highest, 0):
+            margin = label_judge.MARGIN ** (number - len(best.centres))
+            if (most := max(shares)) > max(margin * highest, 0):
                 best, highest = shares[most], most
         return best
 

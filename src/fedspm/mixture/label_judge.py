@@ -16,7 +16,7 @@ from fedspm.mixture.kmeans_init import coarse, random_filters, textures
 FILTERS, SIZE, GRID = 32, 5, 2
 FOLDS = 3
 PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0)  # λ, in units of the mean of the diagonal of ZᵀZ
-MARGIN = 1.04  # a cluster more must explain this many times what fewer explain
+MARGIN = 1.04  # with every cluster more, this many times as much must be explained
 
 
 def judged_features(x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n f"]:
