@@ -36,7 +36,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     Parameters
     ----------
     algorithm : name of the method, "fedspm" by default
-    components : C, hidden subgroups a client
+    components : C, hidden subgroups of each client
     rounds, horizon : rounds to train, and length of the annealing schedule (the rounds if None)
     variant : "1x", components share their encoders, or "cx", one encoder each
     preset : "default", measured best, or "paper", as printed
@@ -198,7 +198,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         labels = as_labels(y)
         predicted = self.predict(x, client)
         if labels.shape != predicted.shape:
-            raise FedSPMError(f"y has shape {labels.shape}, x has {len(predicted)} rows; y needs one label a row")
+            raise FedSPMError(f"y has shape {labels.shape}, x has {len(predicted)} rows; y needs one label per row")
         if not len(labels):
             raise FedSPMError("x has no rows to score")
         if (labels.dtype.kind == "U") != (predicted.dtype.kind == "U"):

@@ -38,6 +38,13 @@ class Numbered(FedAvg):
         return Mean(weight * (1 + client.index), **tensors), private
 
 
+class Entangled(FedAvg):
+    """Lets the rows of a batch see each other."""
+
+    def loss(self, w, batch, shared):
+        return super().loss(w, batch, shared) * (1 + batch.y.float().mean())
+
+
 class Leaking(FedAvg):
     """Declares sums, and sends one number per row."""
 
@@ -48,6 +55,29 @@ class Leaking(FedAvg):
     @step(uploads={"first": Sum(apart=True)})
     def peek(self, client, shared):
         return PerClient.of(client.name, first=client.x[:, 0]), client.private
+
+
+class Copying(Leaking):
+    """Declares sums, and sends five rows."""
+
+    @step(uploads={"first": Sum()})
+    def peek(self, client, shared):
+        return Mean(1, first=client.x[:5]), client.private
+
+
+class Repeating(FedAvg):
+    """Asks twice a round for a step that is declared for once."""
+
+    def server_round(self, shared, exchange):
+        return super().server_round(super().server_round(shared, exchange), exchange)
+
+
+class Late(FedAvg):
+    """Asks in every round for a step that is declared for the start."""
+
+    def server_round(self, shared, exchange):
+        exchange(self.describe, {})
+        return super().server_round(shared, exchange)
 
 
 class Unused(FedAvg):
@@ -67,7 +97,16 @@ class Undeclared(FedAvg):
 
 @pytest.mark.parametrize(
     ("method", "check"),
-    [(Forgetful, "resumes"), (Numbered, "renumbering"), (Leaking, "declarations"), (Unused, "declarations")],
+    [
+        (Forgetful, "resumes"),
+        (Numbered, "renumbering"),
+        (Entangled, "clients_at_once"),
+        (Leaking, "declarations"),
+        (Copying, "declarations"),
+        (Repeating, "declarations"),
+        (Unused, "declarations"),
+        (Late, "sites"),
+    ],
 )
 def test_a_method_that_breaks_the_contract_is_told_so(method, check):
     with pytest.raises(AssertionError, match=f"{method.__name__} fails check '{check}'"):

@@ -10,17 +10,16 @@ from fedspm.federated.client import Client
 from fedspm.federated.evaluation import Model
 from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
+from fedspm.testing.algorithm_checks import train_rounds
 from fedspm.training.evaluation import personalised
-from fedspm.training.loop import begin, one_round
+from fedspm.training.loop import begin
 from small import small_settings
 
 
 def trained(federation, settings):
     algorithm = FedSPM(settings, Task.of_federation(federation))
     with LocalEngine(federation, seed=settings.seed, workers=1) as engine:
-        shared = begin(algorithm, engine)
-        for number in range(settings.rounds):
-            shared = one_round(algorithm, engine, shared, number)
+        shared = train_rounds(algorithm, engine, begin(algorithm, engine), 0, settings.rounds)
         return personalised(algorithm, engine, shared)
 
 

@@ -29,7 +29,7 @@ def test_the_servers_step_is_annealed_to_one_over_the_first_half(vectors, wanted
     averaged = {name: torch.ones(3, 2) for name in before}
     for round in range(10):
         step = 1 + (first - 1) * max(0, 1 - 2 * round / 10)
-        after = extrapolate(algorithm.settings, 3, before, averaged, round)
+        after = extrapolate(algorithm, before, averaged, round)
         for name in ("tilt.xi", "tilt.gamma"):
             np.testing.assert_allclose(after[name], np.full((3, 2), step), rtol=1e-6)
         np.testing.assert_array_equal(after["router.0.weight"], averaged["router.0.weight"])

@@ -10,7 +10,7 @@ from sklearn.metrics import balanced_accuracy_score
 from fedspm import Federation
 from fedspm.algorithms import algorithm_named
 from fedspm.engines.local import LocalEngine
-from fedspm.federated.evaluation import Model, evaluate, from_counts, purity_count
+from fedspm.federated.evaluation import MISTAKES, SHOWN, Model, evaluate, from_counts, purity_count
 from fedspm.federated.task import Task
 from fedspm.training.evaluation import personalised
 from fedspm.training.loop import begin, one_round
@@ -109,3 +109,21 @@ def test_what_sites_counted_is_put_together_by_rows():
     assert {name: row["routing_accuracy"] for name, row in metrics["clients"].items()} == {"a": 0.7, "c": 0.8}
     assert metrics["routing_confusion"] == [[7, 3, 0], [0, 0, 0], [5, 1, 24]]
     assert (metrics["worst_client"], metrics["worst_client_accuracy"]) == ("c", 0.4)
+
+
+def test_of_many_clients_the_commonest_mistakes_are_kept():
+    names = tuple(f"client {i}" for i in range(SHOWN + 1))
+    counts = {}
+    for i, name in enumerate(names):
+        routed = torch.zeros(len(names), dtype=torch.long)
+        routed[i], routed[(i + 1) % len(names)], routed[(i + 2) % len(names)] = 50, i + 1, 1
+        routed[(i + 3) % len(names)], routed[(i + 4) % len(names)] = 1, 1
+        counts[name] = {"rows": routed.sum(), "right": torch.tensor(0), "routed": routed}
+    metrics = from_counts(counts, names, routes=True)
+    assert "routing_confusion" not in metrics
+    shown = metrics["routing_mistakes"]
+    assert shown[0] == {"client": f"client {SHOWN}", "routed_to": "client 0", "rows": SHOWN + 1}
+    assert len(shown) == MISTAKES
+    wrong = sum(int(row["rows"]) for row in counts.values()) - 50 * len(names)
+    assert sum(each["rows"] for each in shown) + metrics["other_routing_mistakes"] == wrong
+    assert metrics["other_routing_mistakes"] > 0

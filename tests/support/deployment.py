@@ -10,7 +10,8 @@ from fedspm.deploy.launch import LOG, launch
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.task import Task
 from fedspm.runs.config import resolve
-from fedspm.training.loop import begin, one_round
+from fedspm.testing.algorithm_checks import train_rounds
+from fedspm.training.loop import begin
 from small import toy_rows
 
 BLOCK = {"encoder": "mlp", "dimension": 4, "batch_size": 32}
@@ -52,9 +53,7 @@ def in_process(federation, config):
     """(algorithm, shared state, private states) after the same rounds in this process"""
     algorithm = build_algorithm(config, Task.of_federation(federation))
     with LocalEngine(federation, seed=config.seed, workers=1) as engine:
-        shared = begin(algorithm, engine)
-        for number in range(config.rounds):
-            shared = one_round(algorithm, engine, shared, number)
+        shared = train_rounds(algorithm, engine, begin(algorithm, engine), 0, config.rounds)
         return algorithm, shared, engine.privates
 
 

@@ -64,7 +64,8 @@ class FedAvg(Algorithm):
         is fixed normalises as in evaluation."""
         block = self.settings.predictor
         size = min(block.batch_size, client.n)
-        return client.solver(
+        return client.descend(
+            "fine-tune",
             self.weights(shared),
             lambda w, batch: self.cross_entropy(w, batch, shared, training=not fixed),
             client.batches("fine-tune", size, -(-epochs * client.n // size)),

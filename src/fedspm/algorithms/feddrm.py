@@ -33,7 +33,7 @@ LABEL_SHARE, WEIGHT_DECAY = 0.9, 5e-4  # configs/feddrm.yaml of the authors
 class FedDRM(FedSPM):
     variants = False
     has_components = False
-    em = frozenset({"start", "server_step"})
+    em = frozenset({"start", "server_step", "normalisers"})
 
     class Options(Strict):
         joint: bool = Field(False, description="one encoder, one loss and no prior, as in the authors' code")
@@ -43,6 +43,8 @@ class FedDRM(FedSPM):
         if self.options.joint:
             self.encoders.remove(self.router)
             self.router = self.predictor
+            em_settings = settings.em.model_copy(update={"normalisers": "trained"})  # as in the authors' code
+            self.settings = self.settings.model_copy(update={"em": em_settings})
 
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
         if not self.options.joint:

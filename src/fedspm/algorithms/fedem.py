@@ -18,8 +18,8 @@ from fedspm.federated.steps import step
 from fedspm.federated.task import Task
 from fedspm.federated.uploads import Update, Upload
 from fedspm.mixture import em
-from fedspm.mixture.algorithm import MixtureAlgorithm, both_steps, e_step, in_one_exchange, in_two_exchanges
-from fedspm.mixture.e_step import EvidenceCache
+from fedspm.mixture.algorithm import MixtureAlgorithm, in_one_exchange, in_two_exchanges
+from fedspm.mixture.e_step import EvidenceCache, both_steps, e_step
 from fedspm.mixture.first_responsibilities import TAU
 from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood, of_label
 from fedspm.mixture.routing import class_probabilities
@@ -47,7 +47,7 @@ class FedEM(MixtureAlgorithm):
 
     def em_round(self, shared: Tensors, exchange: Exchange) -> tuple[Tensors, Float[Tensor, "m c"]]:
         """The averaged update and τ: in two exchanges, or in one with the others' τ of the round before."""
-        if in_one_exchange(self):
+        if self.settings.wire.exchanges == 1:
             answer = exchange(self.advance, shared)
             return answer.mean.result(), answer.rows.stack("tau", self.task.names, shared["tau"])
         tau = exchange(self.expect, shared).stack("tau", self.task.names, shared["tau"])

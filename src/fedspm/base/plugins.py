@@ -1,5 +1,5 @@
-"""What other packages add under a name, through entry points: algorithms, encoders, data sets, transforms
-(docs/extending.md); and whose code may be run because a file names it."""
+"""What other packages add under a name, through entry points: algorithms, encoders, data sets, transforms,
+robust rules (docs/extending.md); and whose code may be run because a file names it."""
 
 import sys
 from collections.abc import Collection, Iterator
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from fedspm.base.errors import FedSPMError
 
-Kind = Literal["algorithms", "encoders", "data", "transforms"]
+Kind = Literal["algorithms", "encoders", "data", "transforms", "robust"]
 ENCODERS = ("resnet", "cnn", "mlp", "auto")  # of this package
 
 

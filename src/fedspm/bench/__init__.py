@@ -9,6 +9,7 @@ if TYPE_CHECKING:
     from fedspm.bench.accuracy import bench_accuracy
     from fedspm.bench.peers import bench_peers
     from fedspm.bench.profile import bench_profile
+    from fedspm.bench.robustness import bench_robustness
     from fedspm.bench.round import bench_round
     from fedspm.bench.route import bench_route
     from fedspm.bench.scale import bench_scale
@@ -18,6 +19,7 @@ __all__ = [
     "bench_accuracy",
     "bench_peers",
     "bench_profile",
+    "bench_robustness",
     "bench_round",
     "bench_route",
     "bench_scale",

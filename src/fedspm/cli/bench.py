@@ -12,7 +12,7 @@ from fedspm.cli.options import AsJson, Set, layers
 from fedspm.cli.output import say
 from fedspm.report.terminal import console, plain_table
 
-WHAT = ("accuracy", "round", "scale", "peers", "route", "profile", "serving")
+WHAT = ("accuracy", "round", "scale", "peers", "route", "profile", "serving", "robustness")
 
 
 @app.command()
@@ -20,17 +20,20 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="accuracy|round|scale|peers|route|profile|serving",
+            metavar="accuracy|round|scale|peers|route|profile|serving|robustness",
             help="accuracy: CPU seconds and rounds until given accuracies, FedAvg, FedDRM and FedSPM, and the same "
             "FedAvg on peers that are set up. round: a round against bare tensor work. scale: 8 to 1,000 clients. "
             "peers: FedAvg here, on pfl and "
             "on Flower's simulation, which are set up in the user's cache. route: queries a second. profile: where the "
-            "time of a round goes. serving: load on `fedspm serve all` of a --run.",
+            "time of a round goes. serving: load on `fedspm serve all` of a --run. robustness: one lying client, "
+            "every lie and every rule of `robust`.",
         ),
     ] = "accuracy",
     algorithm: Annotated[str, typer.Option(help="Whose round; peers do FedAvg.")] = "fedspm",
     variant: Annotated[str, typer.Option(help="1x or cx.")] = "1x",
-    data: Annotated[str, typer.Option(help="Data set.")] = "fashion-mnist",
+    data: Annotated[
+        str | None, typer.Option(help="Data set. (default: fashion-mnist; robustness: fashion-sample)")
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Repeats; medians are reported.")] = 5,
     run: Annotated[Path | None, typer.Option(metavar="RUN", help="serving: folder that `fedspm train` wrote.")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="serving: how long each load lasts.")] = 20,
@@ -38,6 +41,13 @@ def bench(
         float | None, typer.Option(min=0.1, help="serving: also kill a node every so many seconds. (default: never)")
     ] = None,
     targets: Annotated[str, typer.Option(help="accuracy: accuracies to reach, with commas.")] = "0.6,0.7,0.8",
+    rules: Annotated[
+        str | None, typer.Option(help="robustness: rules, with commas between them. (default: all)")
+    ] = None,
+    lies: Annotated[str | None, typer.Option(help="robustness: lies, with commas between them. (default: all)")] = None,
+    out: Annotated[Path, typer.Option(help="robustness: file of finished trainings, which are not done again.")] = Path(
+        "robustness.jsonl"
+    ),
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
@@ -46,6 +56,7 @@ def bench(
 
     if what not in WHAT:
         raise FedSPMError(f"there is no benchmark {what!r}; known are {', '.join(WHAT)}")
+    data = data or ("fashion-sample" if what == "robustness" else "fashion-mnist")
     if what == "peers":
         if set_:
             raise FedSPMError("bench peers: the job is the same on every side; --set is for round, scale and route")
@@ -56,6 +67,12 @@ def bench(
         if run is None:
             raise FedSPMError("bench serving: say which run is served, with --run RUN")
         result = library.bench_serving(run, repeats, seconds, kill_every)
+    elif what == "robustness":
+        chosen = {"rules": rules, "lies": lies}
+        names = {key: [each.strip() for each in value.split(",")] for key, value in chosen.items() if value}
+        result = library.bench_robustness(
+            layers(None, {"algorithm": algorithm, "variant": variant, "data.name": data}, set_), out, **names
+        )
     else:
         measure = getattr(library, f"bench_{what}")
         result = measure(layers(None, {"algorithm": algorithm, "variant": variant, "data.name": data}, set_), repeats)
@@ -73,6 +90,7 @@ def bench(
         "route": _show_route,
         "profile": _show_profile,
         "serving": _show_serving,
+        "robustness": _show_robustness,
     }[what](result)
 
 
@@ -198,3 +216,10 @@ def _show_serving(result: dict[str, Any]) -> None:
     ]
     beside = ("CPU ms an image", "bare CPU ms", "bare median ms")
     console.print(plain_table((*headings, *beside), rows, f"{result['seconds']:g} s each"))
+
+
+def _show_robustness(result: dict[str, Any]) -> None:
+    from fedspm.bench.robustness import attack_table
+
+    title = f"system / routing accuracy (points of system lost), rN: refused in N of {result['rounds']} rounds"
+    console.print(plain_table(*attack_table(result["records"]), f"{result['liar']} lies; {title}"))

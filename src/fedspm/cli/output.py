@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fedspm.base.plugins import ENCODERS
-from fedspm.report.terminal import console, results_table
+from fedspm.report.terminal import console, counted, results_table
 
 if TYPE_CHECKING:
     from fedspm.runs.folder import Run
@@ -25,6 +25,8 @@ def show_results(metrics: dict[str, Any], title: str) -> None:
         from fedspm.federated.accountant import sentence
 
         say(f"privacy   {sentence(metrics['privacy'])}")
+    for client, found in metrics.get("refused", {}).items():
+        say(f"refused   {client}, in {counted(found['rounds'], 'round')}; the last time: {found['why']}")
 
 
 def as_typed() -> str:

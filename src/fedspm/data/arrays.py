@@ -136,7 +136,7 @@ def as_rows(value: Any, where: str, columns: Sequence[str] | None = None) -> tup
     x = as_input(in_order(value[0], columns, where), where=where)
     y = as_labels(value[1], where)
     if y.ndim != 1 or len(y) != len(x):
-        raise FedSPMError(f"{where}: y has shape {y.shape}, x has {len(x)} rows; y needs one label a row")
+        raise FedSPMError(f"{where}: y has shape {y.shape}, x has {len(x)} rows; y needs one label per row")
     require_finite(x, where)
     return x, y
 

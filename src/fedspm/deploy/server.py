@@ -91,8 +91,8 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
             algorithm = build_algorithm(config, task)
             run.describe(site_manifest(algorithm, classes, all(site.pixels for site in sites.values()), columns))
         algorithm = run.algorithm()
-        classes, columns, most = np.asarray(run.classes), run.manifest.get("columns"), config.sites.max_update
-        engine = FlowerEngine(post, algorithm, classes, run.id, nodes, log, columns=columns, max_update=most)
+        classes, columns = np.asarray(run.classes), run.manifest.get("columns")
+        engine = FlowerEngine(post, algorithm, classes, run.id, nodes, log, columns=columns)
         checkpoint = run.latest() if run.has_checkpoint() else None
         if checkpoint is None:
             log("the start: statistics of x and the first components, some tens of short exchanges; then round 1")

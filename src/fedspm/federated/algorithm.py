@@ -19,6 +19,7 @@ from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
 from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean, PerClient
+from fedspm.federated.robust.rules import Rule, rule_of
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
 from fedspm.federated.steps import Step, step, steps_of
 from fedspm.federated.task import Task
@@ -119,6 +120,11 @@ class Algorithm(ABC):
                 )
 
     @cached_property
+    def robust_rule(self) -> Rule | None:
+        """What takes the place of the mean over clients, if anything does."""
+        return rule_of(self.settings.robust)
+
+    @cached_property
     def frozen_names(self) -> frozenset[str]:
         """Of what no round changes: parameters that a network came with frozen, and their running statistics."""
         return frozenset(name for encoder in self.encoders for name in encoder.frozen)
@@ -159,6 +165,13 @@ class Algorithm(ABC):
     @abstractmethod
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         """One round of training: the new state of the server, most of which is shared with the clients."""
+
+    def prepared(self, shared: Tensors, exchange: Exchange) -> Tensors:
+        """The server's state as it is evaluated, saved and served, after what clients do on their own for it. Training
+        goes on as if nothing had been prepared: `server_round` and the clients' steps undo whatever it changes."""
+        if self.personalises():
+            exchange(self.personalise, shared)
+        return shared
 
     def participants(self, round: int) -> list[int]:
         """The clients of a round, in order: all, or `clients_per_round` of them, each as likely as the others."""
@@ -225,11 +238,13 @@ class Algorithm(ABC):
         the same for all rows of a client.
         """
         block: Block = getattr(self.settings, encoder.role)
-        return client.solver(
+        rate = self.round_rate(encoder.role, client.round) if learning_rate is None else learning_rate
+        return client.descend(
+            step,
             parameters,
             objective,
             client.batches(step, block.batch_size, block.steps, constants, **extra),
-            learning_rate=self.round_rate(encoder.role, client.round) if learning_rate is None else learning_rate,
+            learning_rate=rate,
             momentum=block.momentum if momentum is None else momentum,
             fixed=encoder.fixed,
             scale=scale,

@@ -1,14 +1,21 @@
 """What a client step sees: the client's rows, its private state, and its own randomness."""
 
-from dataclasses import dataclass
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 
+from fedspm.base.errors import TrainingFailed
 from fedspm.base.randomness import torch_generator
 from fedspm.base.tensors import Tensors
-from fedspm.nn.sgd import Batches, Solver, minimise
+from fedspm.nn.sgd import Batch, Batches, Solver, minimise
+
+SMALLER = 0.25  # of the learning rate, at every attempt at local steps
+ATTEMPTS = 7
 
 
 @dataclass(frozen=True)
@@ -23,6 +30,7 @@ class Client:
     round: int
     seed: int
     solver: Solver = minimise
+    repeated: list[str] = field(default_factory=list, compare=False)  # local steps that were taken again, in this step
     component: Int[Tensor, " n"] | None = None  # the hidden one of each row, for a step that declares `truth`
 
     @property
@@ -32,6 +40,32 @@ class Client:
     def generator(self, step: str) -> torch.Generator:
         """Derived from (seed, client name, round, step): the same on every engine and after every crash."""
         return torch_generator(self.seed, self.name, self.round, step)
+
+    def descend(
+        self,
+        step: str,
+        parameters: Tensors,
+        objective: Callable[[Tensors, Batch], Tensor],
+        batches: Batches,
+        *,
+        learning_rate: float,
+        **options: Any,
+    ) -> Tensors:
+        """What the solver finds. Where it fails (`nn.sgd.minimise`), it begins again with a quarter of the rate, and
+        that is said; nothing of it is sent, so it is the same on every engine and after every crash."""
+        rate = learning_rate
+        for _ in range(ATTEMPTS - 1):
+            try:
+                return self.solver(parameters, objective, batches, learning_rate=rate, **options)
+            except TrainingFailed as error:
+                rate *= SMALLER
+                self.repeated.append(step)
+                warnings.warn(
+                    f"client {self.name!r}, round {self.round}, {step}: {error}; the local steps are taken again at a "
+                    f"rate of {rate:.2g} instead of {learning_rate:.2g}",
+                    stacklevel=2,
+                )
+        return self.solver(parameters, objective, batches, learning_rate=rate, **options)
 
     def batches(self, step: str, size: int, steps: int, constants: Tensors | None = None, **extra: Tensor) -> Batches:
         """`steps` random batches: permutations of all rows, one after the other, cut into pieces."""

@@ -9,6 +9,7 @@ log P(i, y | x) = log P(i | x) + log P_i(y | x), which does not depend on the ga
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, fields
+from operator import itemgetter
 from typing import Any, Protocol, TypeVar, runtime_checkable
 
 import torch
@@ -24,6 +25,8 @@ from fedspm.federated.algorithm import Algorithm
 from fedspm.nn.sgd import CHUNK, chunks
 
 NAMED = 8  # rows that an error names
+SHOWN = 64  # clients up to which all of the routing confusion is kept
+MISTAKES = 200  # … and pairs of clients that are kept beyond
 SMALLEST = 1e-30  # a probability below this counts as this: one row must not make a mean infinite
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -159,9 +162,8 @@ def from_counts(counts: Mapping[str, Tensors], names: Sequence[str], routes: boo
         "worst_client_accuracy": clients[worst]["accuracy"],
     }
     if routes:
-        confusion = [counts[name]["routed"].tolist() if name in clients else [0] * len(names) for name in names]
-        at_home = sum(row[i] for i, row in enumerate(confusion))
-        metrics |= {"routing_accuracy": at_home / total, "routing_confusion": confusion}
+        routed = {i: counts[name]["routed"] for i, name in enumerate(names) if name in clients}
+        metrics |= routing_metrics(routed, names)
     return metrics | {"clients": clients}
 
 
@@ -201,7 +203,7 @@ def _by_client(answers: list[Predictions], parts: Sequence[Part]) -> list[Predic
 def _metrics(answers: list[Predictions | None], federation: Federation) -> dict[str, Any]:
     clients: dict[str, dict[str, Any]] = {}
     m = len(federation.names)
-    confusion = torch.zeros(m, m, dtype=torch.long)
+    routed: dict[int, Tensor] = {}
     lost_by_routing = lost_by_prediction = 0
     for i, (name, said) in enumerate(zip(federation.names, answers, strict=True)):
         if said is None:
@@ -217,7 +219,7 @@ def _metrics(answers: list[Predictions | None], federation: Federation) -> dict[
         if said.routed is not None:
             at_home = said.routed == i
             row["routing_accuracy"] = _mean(at_home)
-            confusion[i] = torch.bincount(said.routed, minlength=m)
+            routed[i] = torch.bincount(said.routed, minlength=m)
             lost_by_routing += int((~right & ~at_home).sum())
             lost_by_prediction += int((~right & at_home).sum())
         clients[name] = row
@@ -238,12 +240,26 @@ def _metrics(answers: list[Predictions | None], federation: Federation) -> dict[
         home = torch.cat([said.log_home for said in present if said.log_home is not None])
         metrics |= {
             "predictive_log_likelihood": metrics["log_likelihood"] + float(home.double().mean()),
-            "routing_accuracy": int(confusion.diag().sum()) / len(y),
             "error_from_routing": lost_by_routing / len(y),
             "error_from_prediction": lost_by_prediction / len(y),
-            "routing_confusion": confusion.tolist(),
+            **routing_metrics(routed, federation.names),
         }
     return metrics | {"clients": clients}
+
+
+def routing_metrics(routed: Mapping[int, Int[Tensor, " m"]], names: Sequence[str]) -> dict[str, Any]:
+    """Routing accuracy, and where the rows of each client went: all counts of up to `SHOWN` clients, with whose square
+    they grow, and beyond that the commonest mistakes and the rows of all others."""
+    total = sum(int(row.sum()) for row in routed.values())
+    accuracy = sum(int(row[i]) for i, row in routed.items()) / max(1, total)
+    if (m := len(names)) <= SHOWN:
+        confusion = [routed[i].tolist() if i in routed else [0] * m for i in range(m)]
+        return {"routing_accuracy": accuracy, "routing_confusion": confusion}
+    pairs = ((row, i, j) for i, row in routed.items() for j in row.nonzero()[:, 0].tolist() if j != i)
+    wrong = [{"client": names[i], "routed_to": names[j], "rows": int(row[j])} for row, i, j in pairs]
+    wrong.sort(key=itemgetter("rows"), reverse=True)
+    others = sum(each["rows"] for each in wrong[MISTAKES:])
+    return {"routing_accuracy": accuracy, "routing_mistakes": wrong[:MISTAKES], "other_routing_mistakes": others}
 
 
 def balanced_accuracy(y: Int[Tensor, " n"], predicted: Int[Tensor, " n"]) -> float:

@@ -26,6 +26,7 @@ class Taken:
     reply: Reply  # ready to leave
     private: Tensors
     noised: int  # vectors of the reply that carry noise
+    repeated: int = 0  # how often local steps were taken again, with smaller ones (`Client.descend`)
 
 
 def take_step(
@@ -38,15 +39,17 @@ def take_step(
         reply = without(reply, algorithm.frozen_names)
     require_declared_reply(algorithm, step, client.name, shared, reply)
     if not algorithm.transforms:
-        return Taken(reply, private, 0)
+        return Taken(reply, private, 0, len(client.repeated))
     encoded, noised = encode(algorithm.transforms, algorithm.settings, step, client, shared, reply, secret)
-    return Taken(encoded, private, noised)
+    return Taken(encoded, private, noised, len(client.repeated))
 
 
 def require_step(algorithm: Algorithm, name: str) -> Step:
     """The declaration of a step; one without is refused."""
     if name not in algorithm.steps:
-        raise Refused(f"{algorithm.settings.algorithm} has no client step {name!r}")
+        raise Refused(
+            f"{algorithm.settings.algorithm} has no client step {name!r}; a step declares with @step what it sends"
+        )
     return algorithm.steps[name]
 
 
@@ -62,7 +65,7 @@ def require_declared_reply(algorithm: Algorithm, step: Step, client: str, shared
             )
         _require_declared(algorithm, step, reply.rows.get(client, {}), shared, apart=True)
     else:
-        _require_declared(algorithm, step, reply.totals(), shared, apart=False)
+        _require_declared(algorithm, step, reply.as_sent()[1], shared, apart=False)
 
 
 def _require_declared(algorithm: Algorithm, step: Step, tensors: Tensors, shared: Tensors, apart: bool) -> None:

@@ -48,6 +48,10 @@ class EM(Strict):
     e_step: Literal["exact", "incremental"] = Field(
         "exact", description="incremental: only rows that the local steps visit, on their way; docs/performance.md"
     )
+    normalisers: Literal["exact", "trained"] = Field(
+        "trained",
+        description="γ where a model is evaluated, saved and served; exact: as eq. 4 has it, trained: as SGD left it",
+    )
     scaled_steps: bool = Field(True, description="divide the gradient of a component's head and tilt by its weight")
     server_step: float = Field(
         4.0, ge=1, description="first server step on γ and ξ, at most m/2, annealed to 1 at half time"
@@ -82,7 +86,7 @@ class Wire(Strict):
 
 class Settings(Strict):
     algorithm: str = Field("fedspm", description="fedspm, one of the others of docs/algorithms, or a plugin's")
-    components: int = Field(3, ge=1, description="C, components a client")
+    components: int = Field(3, ge=1, description="C, components per client")
     variant: Literal["1x", "cx"] = Field("1x", description="1x: components share one encoder; cx: one encoder each")
     rounds: int = Field(200, ge=1, description="rounds to train")
     horizon: int | None = Field(None, ge=1, description="length of the annealing schedule; the rounds if not given")
@@ -94,6 +98,13 @@ class Settings(Strict):
     predictor: Predictor = Predictor(encoder="auto", momentum=0.9, steps=10)
     router: Router = Router(encoder="auto", momentum=0.95, steps=15)
     em: EM = EM()
+    robust: str = Field(
+        "norm",
+        description="what a liar meets: none, norm, median, trimmed, krum or a plugin's rule; docs/robustness.md",
+    )
+    max_update: float = Field(
+        5.0, gt=1, description="an update longer than this many times the median of the others' is refused"
+    )
     privacy: Privacy = Privacy()
     wire: Wire = Wire()
     options: dict[str, float | int | bool | str] = Field({}, description="what only this algorithm knows; see its page")

@@ -49,6 +49,10 @@ class Step:
         """How a tensor is declared; None if it is not."""
         return self.uploads.get(name) or self.uploads.get(name.split(".", maxsplit=1)[0])
 
+    def most_times(self, algorithm: Any) -> int:
+        """How often it may be asked for with other contents each time it is due."""
+        return self.times(algorithm) if callable(self.times) else self.times
+
     @property
     def reply(self) -> type[Reply]:
         """What the step answers with."""

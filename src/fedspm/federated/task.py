@@ -36,7 +36,7 @@ class Task:
         """From the manifest of a run folder."""
         return cls.of_description({**known, "names": known["clients"]})
 
-    @property
+    @cached_property
     def clients(self) -> int:
         return len(self.names)
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fedspm.base.tensors import Tensors
-from fedspm.federated.replies import Reply
 
 
 @dataclass
@@ -34,9 +33,6 @@ class Traffic:
         self._sent |= new
         size = sum(tensor.nbytes for tensor in new.values())
         self.to.update(dict.fromkeys(clients, size))
-
-    def receive(self, client: str, reply: Reply) -> None:
-        self.of[client] += reply.nbytes
 
     def metrics(self) -> dict[str, object]:
         each = {name: {"down": self.to[name], "up": self.of[name]} for name in self.to}

@@ -45,6 +45,8 @@ class Upload:
 class Update(Upload):
     """Shared parameters after local steps, averaged over clients: clipped and noised where privacy is set."""
 
+    own_rows: bool = False  # one row per client, of which row i is client i's own to move (`robust`)
+
     noised = True
     phrase = "shared parameters after the client's local steps"
 
@@ -140,7 +142,7 @@ class EvaluationCount(Upload):
     def check(self, name: str, reply: Tensors, sender: Sender) -> None:
         value, shape = reply.get(name), (sender.clients,) if self.by_client else ()
         if value is None or value.shape != shape or value.dtype != torch.int64:
-            raise Refused(f"{name!r} is missing or not {'a count a site' if self.by_client else 'a count'}")
+            raise Refused(f"{name!r} is missing or not {'one count per site' if self.by_client else 'a count'}")
         if self.of and self.of in reply:
             rows, total = int(reply[self.of]), int(value.sum())
             if (value < 0).any() or not (total in (0, rows) if self.by_client else total <= rows):

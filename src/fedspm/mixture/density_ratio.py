@@ -8,7 +8,6 @@ from fedspm.base.randomness import torch_generator
 from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
-from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 from fedspm.mixture import em
 from fedspm.mixture.e_step import EvidenceCache
@@ -48,11 +47,11 @@ def drm_block(
     return algorithm.local_solver(client, "drm", router, start, objective, scale, responsibilities=responsibilities)
 
 
-def extrapolate(settings: Settings, clients: int, shared: Tensors, update: Tensors, round: int) -> Tensors:
+def extrapolate(algorithm: Algorithm, shared: Tensors, update: Tensors, round: int) -> Tensors:
     """The server's step on γ and ξ (`em.server_step`): averaging dilutes what client i learns of its own tilt by ρ_i,
     and a step of more than 1, annealed to 1 over the first half of the schedule, makes up for it."""
-    first = max(1.0, min(settings.em.server_step, clients / 2))
-    step = 1 + (first - 1) * max(0.0, 1 - 2 * round / settings.schedule)
+    first = max(1.0, min(algorithm.settings.em.server_step, algorithm.task.clients / 2))
+    step = 1 + (first - 1) * max(0.0, 1 - 2 * round / algorithm.schedule)
     if step == 1:
         return update
     return update | {name: torch.lerp(shared[name], update[name], step) for name in TILT}

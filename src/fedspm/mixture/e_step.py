@@ -1,6 +1,8 @@
 """The E-step of a client: what its rows say of its components, exactly or from what was seen on the way."""
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol, runtime_checkable
 
 import torch
 from jaxtyping import Float, Int
@@ -8,6 +10,8 @@ from torch import Tensor
 
 from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
+from fedspm.federated.replies import Combined, Mean, PerClient
+from fedspm.federated.settings import Settings
 from fedspm.nn.sgd import chunks
 
 PREFIX = "evidence."  # how the tables are named in a client's private state
@@ -50,3 +54,56 @@ def all_evidence(client: Client, of_rows: Callable[[Tensor, Tensor], Tensors]) -
     """What all rows of a client say of its components, by part; `of_rows` answers for some of them."""
     pieces = [of_rows(x, y) for x, y in zip(chunks(client.x), chunks(client.y), strict=True)]
     return {part: torch.cat([piece[part] for piece in pieces]) for part in pieces[0]}
+
+
+def report_tau(client: Client, responsibilities: Float[Tensor, "n c"]) -> PerClient:
+    """τ_ic = Σ_j w_ijc, the only thing that the server learns of the responsibilities."""
+    return PerClient.of(client.name, tau=responsibilities.cpu().double().sum(0).float())
+
+
+@runtime_checkable
+class EMSteps(Protocol):
+    """What the E-step and the one-exchange round need of a method."""
+
+    settings: Settings
+
+    def held(self, round: int) -> bool: ...
+
+    def evidence(self, client: Client, shared: Tensors, x: Tensor, y: Tensor) -> Tensors:
+        """What some rows of a client say of its components, in log space, by part of the posterior: (n, C) each."""
+
+    def refreshed(self, client: Client, shared: Tensors, evidence: Tensors) -> Tensors: ...
+
+    def posterior(self, mixing: Float[Tensor, " c"], evidence: Tensors) -> Float[Tensor, "n c"]:
+        """Responsibilities, from a client's mixing weights and its rows' evidence."""
+
+    def expect(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]: ...
+
+    def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]: ...
+
+
+def e_step(method: EMSteps, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
+    """Responsibilities w of all rows, which stay in the private state, and τ, which leaves. Those that k-means gave are
+    kept for the first rounds."""
+    private, em = dict(client.private), method.settings.em
+    if method.settings.components == 1:
+        private["responsibilities"] = torch.ones(client.n, 1, device=client.x.device)
+    elif not method.held(client.round):
+        cached = EvidenceCache.copy_of(private).tables
+        if cached:
+            evidence = method.refreshed(client, shared, cached)
+        else:
+            evidence = all_evidence(client, lambda x, y: method.evidence(client, shared, x, y))
+        private["responsibilities"] = method.posterior(private["mixing"], evidence)
+        if em.e_step == "incremental":
+            private |= EvidenceCache(evidence).private()
+    return report_tau(client, private["responsibilities"]), private
+
+
+def both_steps(method: EMSteps, client: Client, shared: Tensors) -> tuple[Combined, Tensors]:
+    """E-step and M-step at once, with the client's own fresh τ and the others' last one."""
+    rows, private = method.expect(client, shared)
+    tau = shared["tau"].clone()
+    tau[client.index] = rows.rows[client.name]["tau"]
+    update, private = method.maximise(replace(client, private=private), shared, tau)
+    return Combined(update, rows), private

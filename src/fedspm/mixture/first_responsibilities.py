@@ -23,6 +23,7 @@ from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.steps import step
 from fedspm.federated.uploads import Count, Products, Shares, Squares, Sum, Upload
 from fedspm.mixture import kmeans_init, label_judge
+from fedspm.mixture.e_step import report_tau
 from fedspm.nn.sgd import chunks
 
 TAU: dict[str, Upload] = {"tau": Shares()}  # τ_ic = Σ_j w_ijc
@@ -98,11 +99,6 @@ def named(algorithm: Algorithm, view: Tensor) -> str:
     if int(view) not in views(algorithm):
         raise Refused(f"view {int(view)}: a start of this run looks at {', '.join(map(str, views(algorithm)))}")
     return f"{VIEW}{int(view)}"
-
-
-def report_tau(client: Client, responsibilities: Float[Tensor, "n c"]) -> PerClient:
-    """τ_ic = Σ_j w_ijc, the only thing that the server learns of the responsibilities."""
-    return PerClient.of(client.name, tau=responsibilities.cpu().double().sum(0).float())
 
 
 class FirstResponsibilities(Algorithm):

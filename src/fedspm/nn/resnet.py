@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from fedspm.nn.normalisation import normalisation
 
 
-class Block(nn.Module):
+class ResidualBlock(nn.Module):
     """Two 3 × 3 convolutions at half the resolution, and a 1 × 1 shortcut around them."""
 
     def __init__(self, channels_in: int, channels_out: int, normalise: str):
@@ -41,7 +41,7 @@ class ResNet(nn.Module):
         super().__init__()
         self.stem = nn.Conv2d(shape[0], widths[0], 3, stride=2, padding=1, bias=False)
         self.norm = normalisation(normalise, widths[0])
-        self.blocks = nn.Sequential(*(Block(before, after, normalise) for before, after in pairwise(widths)))
+        self.blocks = nn.Sequential(*(ResidualBlock(before, after, normalise) for before, after in pairwise(widths)))
         size = [min(grid, -(-extent // 2 ** len(widths))) for extent in shape[1:]]
         self.pool = nn.AdaptiveAvgPool2d((size[0], size[1]))
         self.project = nn.Linear(widths[-1] * size[0] * size[1], dimension)

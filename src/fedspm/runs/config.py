@@ -23,7 +23,7 @@ from fedspm.data.settings import CONSTRUCTED, DIVIDED, IN_MEMORY, OF_TABLES, OWN
 from fedspm.federated.settings import OF_IMAGES, Settings
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "default": {},
+    "default": {"em": {"normalisers": "exact"}},
     # The method as printed, with a ResNet as He et al. have it: docs/decisions/0003.
     "paper": {
         "predictor": {"normalisation": "batch", "grid": 1, "learning_rate": OF_IMAGES},
@@ -70,11 +70,6 @@ class Sites(Strict):
     wait: float = Field(600.0, gt=0, description="seconds to wait for the sites' answers to one exchange")
     min_clients: int = Field(1, ge=1, description="sites that must answer, or the round is repeated")
     max_rows: int = Field(1_000_000, ge=1, description="a site that claims more training rows is refused")
-    max_update: float = Field(
-        5.0,
-        gt=1,
-        description="an update longer than this many times the median of the others' is left out: docs/deploy.md",
-    )
     names: Names = Field((), description="the sites of a run across machines, as their site.toml call them")
 
 

@@ -6,7 +6,8 @@ def test_my_method(check): CHECKS[check](FedMedian)
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
@@ -16,7 +17,7 @@ import numpy as np
 import torch
 
 from fedspm.algorithms import ALGORITHMS
-from fedspm.base.errors import TrainingFailed
+from fedspm.base.errors import TooFewSites, TrainingFailed
 from fedspm.base.tensors import Tensors, tensor_bytes
 from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
@@ -25,7 +26,7 @@ from fedspm.federated.replies import Combined, PerClient, Reply
 from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 from fedspm.training.engine import Engine
-from fedspm.training.evaluation import personalise
+from fedspm.training.evaluation import prepare
 from fedspm.training.loop import begin, one_round
 
 NAME = "method-under-test"  # under which sites find it while it is checked
@@ -51,8 +52,8 @@ def small_federation(order: tuple[str, ...] = ("north", "south", "west", "east")
     return Federation.from_arrays(train, test)
 
 
-def small_settings(**changes: Any) -> Settings:
-    block = {"encoder": "mlp", "dimension": 4, "batch_size": 32, "steps": 5}
+def small_settings(batch_size: int = 32, **changes: Any) -> Settings:
+    block = {"encoder": "mlp", "dimension": 4, "batch_size": batch_size, "steps": 5}
     values = {"algorithm": NAME, "components": 2, "rounds": ROUNDS, "em": {"hold": 1}}
     blocks = {"predictor": block | {"momentum": 0.9}, "router": block | {"momentum": 0.95}}
     return Settings.model_validate(values | blocks | changes)
@@ -80,7 +81,7 @@ def trained(method: type[Algorithm], federation: Federation, **changes: Any) -> 
     algorithm = method(small_settings(**changes), Task.of_federation(federation))
     with LocalEngine(federation, seed=0, **{"workers": 1, **engine_options}) as engine:
         shared = train_rounds(algorithm, engine, begin(algorithm, engine), 0, ROUNDS)
-        personalise(algorithm, engine, shared)
+        shared = prepare(algorithm, engine, shared)
     return algorithm, shared, engine
 
 
@@ -155,8 +156,9 @@ def check_renumbering(method: type[Algorithm], **changes: Any) -> None:
 
 
 def check_clients_at_once(method: type[Algorithm], **changes: Any) -> None:
-    """Clients that are trained in groups get what they get alone, up to rounding."""
+    """Clients that are trained in groups get what they get alone, up to rounding: no row sees another in a batch."""
     federation = small_federation()
+    changes = {"batch_size": 100, **changes}  # more rows than most clients have: a group fills their batches up
     _, alone, _ = trained(method, federation, **changes)
     _, together, _ = trained(method, federation, clients_at_once=4, **changes)
     for name, value in alone.items():
@@ -165,25 +167,45 @@ def check_clients_at_once(method: type[Algorithm], **changes: Any) -> None:
 
 
 def check_declarations(method: type[Algorithm], **changes: Any) -> None:
-    """Only steps that the settings use are asked for, and nothing has one entry for every row of a client."""
+    """Only steps that the settings use are asked for, as often as declared, and no reply holds rows of a client."""
     federation = small_federation()
     algorithm = method(small_settings(**changes), Task.of_federation(federation))
-    asked: set[str] = set()
-
-    class Watching(LocalEngine):
-        def __call__(self, step: Any, shared: Tensors, **arguments: torch.Tensor) -> Any:
-            asked.add(step.__name__)
-            reply = super().__call__(step, shared, **arguments)
-            for name, value in _tensors(reply).items():
-                one_per_row = set(value.shape) & set(federation.counts)
-                assert not one_per_row, f"step {step.__name__} sends {name} with one entry per row of a client"
-            return reply
-
-    with Watching(federation, seed=0, workers=1) as engine:
+    engine = Watching(federation, seed=0, workers=1)
+    with engine:
         shared = train_rounds(algorithm, engine, begin(algorithm, engine), 0, 2)
-        personalise(algorithm, engine, shared)
-    unused = asked - algorithm.steps_in_use().keys()
+        prepare(algorithm, engine, shared)
+    unused = engine.asked.keys() - algorithm.steps_in_use().keys()
     assert not unused, f"steps are asked for that `used` says are not: {sorted(unused)}"
+    for name, asked in engine.asked.items():
+        times = algorithm.steps[name].most_times(algorithm)
+        assert asked <= times, f"step {name} is asked for {asked} times in one round and declares times={times}"
+
+
+class Watching(LocalEngine):
+    """Counts how often each step is asked for in a round, and looks at what every client sends."""
+
+    def __init__(self, federation: Federation, **options: Any):
+        self.asked: Counter[str] = Counter()  # the most in any round
+        super().__init__(federation, **options)
+
+    def begin_round(self, number: int, participants: Sequence[int] | None = None) -> None:
+        super().begin_round(number, participants)
+        self._this_round: Counter[str] = Counter()
+
+    def __call__(self, step: Any, shared: Tensors, **arguments: torch.Tensor) -> Any:
+        self._this_round[step.__name__] += 1
+        self.asked |= self._this_round
+        self._step = step.__name__
+        return super().__call__(step, shared, **arguments)
+
+    def _taken(self, take: Callable[..., Any]) -> Iterator[Any]:
+        for i, (taken, reply) in zip(self.participants, super()._taken(take), strict=True):
+            x = self.data[i][0]
+            for name, value in _tensors(taken.reply).items():
+                assert len(x) not in value.shape, f"step {self._step} sends {name} with one entry per row of a client"
+                copied = torch.isin(value.float(), x).sum() if value.is_floating_point() else 0
+                assert copied < x.shape[1], f"step {self._step} sends {name} with values of a client's rows"
+            yield taken, reply
 
 
 def check_sites(method: type[Algorithm], **changes: Any) -> None:
@@ -204,6 +226,8 @@ def check_sites(method: type[Algorithm], **changes: Any) -> None:
             assert not refused, f"across sites: {refused[0]}"
             assert_equal(expected, shared, "across sites and in process")
             assert dict(engine.releases.of) == dict(local.releases.of), "noised vectors are counted otherwise at sites"
+    except TooFewSites as error:
+        raise AssertionError(f"across sites: {error}") from error
     finally:
         torch.set_num_threads(threads)
 

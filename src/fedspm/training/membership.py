@@ -135,7 +135,8 @@ def _algorithm_and_checkpoint(run: Run) -> tuple[Onboards, Checkpoint]:
             f"clients of {run.config.algorithm} cannot come or go after training: it has no row of density ratios for "
             "each of them; train fedspm or feddrm"
         )
-    return model.algorithm, run.latest()
+    found = run.latest()  # without what only further rounds would need
+    return model.algorithm, replace(found, shared=model.algorithm.sent(found.shared), server=frozenset())
 
 
 def _with_other_clients(config: Config, **data: Any) -> Config:

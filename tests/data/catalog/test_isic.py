@@ -1,4 +1,4 @@
-"""Fed-ISIC2019: a client a center, the published folds, one size; what is missing is said."""
+"""Fed-ISIC2019: one client per center, the published folds, one size; what is missing is said."""
 
 import warnings
 

@@ -105,13 +105,17 @@ def test_a_server_that_turns_clusters_by_a_hair_reads_no_row(tmp_path):
     assert server.refusals == ["the settings of this run do not use the step 'moments'"]
 
 
-def test_a_site_that_wants_noise_takes_no_part_in_a_start_without_it(tmp_path):
+def test_a_site_that_wants_noise_takes_no_part_in_a_run_that_sends_sums_without_it(tmp_path):
     settings = small_settings(**NOISY | {"em": {"start": "kmeans"}})
     server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0), min_noise=8.0)
     assert server.ask("init_private", 0, 0) is None
     assert "min_noise of site 'north' is 8; set em.start = \"random\"" in server.refusals[0]
     one = settings.model_copy(update={"components": 1})  # nothing to find: only τ = n leaves
     assert Server(tmp_path, one, toy_rows(60, 0.0, False, 0), min_noise=8.0).start()
+    gmm = small_settings(**NOISY, algorithm="fedgmm")  # its rounds send exact sums, however it starts
+    server = Server(tmp_path, gmm, toy_rows(60, 0.0, False, 0), min_noise=8.0)
+    assert server.ask("init_private", 0, 0) is None
+    assert "sums without noise (weigh), and min_noise of site 'north' is 8; train another method" in server.refusals[0]
 
 
 def test_the_start_has_as_many_requests_as_k_means_needs_also_after_a_restart(tmp_path):

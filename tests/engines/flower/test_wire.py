@@ -204,7 +204,7 @@ def test_a_bad_row_of_tau_is_refused_and_the_last_one_kept(after_a_round, bad, w
         (tensor("rows", lambda values: -values), "not counts of -60 test rows"),
         (tensor("routed", value(-3)), "not counts of 60 test rows"),
         (tensor("routed", value(61)), "not counts of 60 test rows"),
-        (tensor("routed", lambda values: values[:2]), "not a count a site"),
+        (tensor("routed", lambda values: values[:2]), "not one count per site"),
         (tensor("right", lambda values: values.double()), "not a count"),
         (without("right"), "'right' is missing"),
     ],

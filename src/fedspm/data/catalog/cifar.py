@@ -101,7 +101,7 @@ def _sheets(archive: Archive, parts: Mapping[str, int], fine: bool) -> Iterator[
             width, height = sheet.size
             if width != PIXELS or height != len(labels):
                 raise DamagedFile(
-                    f"{where} is {width} × {height} pixels; expected {PIXELS} × {len(labels)}, a row a label"
+                    f"{where} is {width} × {height} pixels; expected {PIXELS} × {len(labels)}, one row per label"
                 )
             for top in range(0, height, ROWS):  # the whole sheet as an array would be a second copy of it
                 band = np.asarray(sheet.crop((0, top, PIXELS, min(top + ROWS, height))))

@@ -9,7 +9,7 @@ from fedspm.data.images import ENDINGS, image_size, read_images
 from fedspm.data.readers.draft import Draft, ReadOptions
 from fedspm.data.readers.splits import are_splits, refuse_splits
 
-FORM = "a folder a client, in it a folder a class of images"
+FORM = "one folder per client, and in it one folder of images per class"
 
 
 def read_folder(path: Path, how: ReadOptions) -> Draft:

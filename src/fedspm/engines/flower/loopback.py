@@ -3,7 +3,6 @@
 Simulation and the tests use it. Across real machines the server has `FlowerEngine`, which sees no private state.
 """
 
-import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 
@@ -65,10 +64,9 @@ class LoopbackEngine(FlowerEngine):
         sites: list[SiteConfig],
         nodes: Mapping[str, int],
         say: Callable[[str], None],
-        max_update: float = math.inf,
     ):
         classes, columns = np.asarray(federation.classes), federation.columns
-        super().__init__(post, algorithm, classes, run, dict(nodes), say, columns=columns, max_update=max_update)
+        super().__init__(post, algorithm, classes, run, dict(nodes), say, columns=columns)
         self._stores = {site.name: Store.of(site.state, run) for site in sites}
 
     def private_states(self) -> dict[str, Tensors]:

@@ -54,7 +54,7 @@ def require_allowed(algorithm: Algorithm, step: Step, known: Collection[Request]
     if step.when == "start" and any(other > 0 for other, _, _ in known):
         raise Refused(f"this run has begun its rounds; the step {step.name!r} of its start is not answered any more")
     answered = Counter(other for other, name, _ in known if name == step.name)
-    times = step.times(algorithm) if callable(step.times) else step.times
+    times = step.most_times(algorithm)
     spare = 0 if step.when == "start" else max(ATTEMPTS, algorithm.settings.rounds)
     spent = sum(max(0, often - times) for often in answered.values())
     if answered[turn] >= times and spent >= spare:

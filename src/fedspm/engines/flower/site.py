@@ -258,11 +258,14 @@ class Site:
                 raise self._too("few", f"{role}.steps = {block.steps}", "min_steps")
             if (rate := algorithm.learning_rate(role)) > config.max_learning_rate:
                 raise self._too("large", f"{role}.learning_rate = {rate:g}", "max_learning_rate")
-        exact = {step.name for step in algorithm.steps_in_use().values() if step.exact and step.when == "start"}
-        if config.min_noise and exact - {"describe"}:
+        used = algorithm.steps_in_use().values()
+        exact = {step.name: step.when for step in used if step.exact and step.when in ("start", "round")}
+        exact.pop("describe", None)  # sums over all rows, once: nothing is standardised without them
+        if config.min_noise and exact:
+            remedy = 'set em.start = "random"' if set(exact.values()) == {"start"} else "train another method"
             raise Refused(
-                f"the start of this run sends exact sums of k-means, and min_noise of site {config.name!r} is "
-                f'{config.min_noise:g}; set em.start = "random"'
+                f"this run sends sums without noise ({', '.join(exact)}), and min_noise of site {config.name!r} is "
+                f"{config.min_noise:g}; {remedy}"
             )
 
     def _too(self, what: str, found: str, limit: str) -> Refused:
