@@ -2,18 +2,23 @@
 
 Hidden components matter where P(y | x) differs between them: then one head for each of them explains more of the labels
 of rows that it was not fitted to than one head for all. Clusters that are only a way to cut x gain little or lose,
-since every head has fewer rows. The features know nothing of any data set: averages over a coarse grid, rectified
-responses of random filters, energies of random filters; a vector is taken as it is.
+since every head has fewer rows. The features know nothing of any data set: of images averages over a coarse grid,
+rectified responses of random filters and their energies; of vectors the vector and random rectified features of it, so
+that a rule with a threshold is not taken for two rules.
 """
+
+import math
 
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, conv2d, one_hot, relu
 
+from fedspm.base.randomness import torch_generator
 from fedspm.mixture.kmeans_init import coarse, random_filters, textures
 
 FILTERS, SIZE, GRID = 32, 5, 2
+RECTIFIED = 96  # random features of a vector
 FOLDS = 3
 PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0)  # λ, in units of the mean of the diagonal of ZᵀZ
 MARGIN = 1.04  # with every cluster more, this many times as much must be explained
@@ -22,7 +27,11 @@ MARGIN = 1.04  # with every cluster more, this many times as much must be explai
 def judged_features(x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n f"]:
     """What the heads see of standardised rows."""
     if x.ndim != 4:
-        return coarse(x)
+        values = coarse(x)
+        generator = torch_generator("random features", values.shape[1], RECTIFIED)
+        weight = torch.randn(values.shape[1], RECTIFIED, generator=generator) / math.sqrt(values.shape[1])
+        offset = torch.randn(RECTIFIED, generator=generator)
+        return torch.cat([values, relu(values @ weight.to(values) + offset.to(values))], 1)
     side = min(SIZE, *x.shape[2:])
     responses = relu(conv2d(x, random_filters(FILTERS, x.shape[1], side).to(x), stride=min(2, side)))
     pooled = adaptive_avg_pool2d(responses, GRID).flatten(1)
