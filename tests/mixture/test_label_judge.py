@@ -13,6 +13,7 @@ from fedspm.data.federation import Federation
 from fedspm.data.part import Part, Truth
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.evaluation import purity_count
 from fedspm.federated.task import Task
 from fedspm.mixture import kmeans_init, label_judge
 from fedspm.mixture.first_responsibilities import TEXTURES
@@ -44,10 +45,10 @@ def started(built, **changes):
 
 def test_groups_with_opposite_rules_are_found():
     built, truth = federation(lambda x, group: (x[:, 0] > 0) ^ (group == 1))
-    for found, group in zip(started(built, components=2), truth, strict=True):
-        assert found.equal(group) or found.equal(1 - group)
-    for found, group in zip(started(built, components=3), truth, strict=True):  # a threshold may be worth a cluster
-        assert all(len(group[found == c].unique()) == 1 for c in found.unique())
+    for components in (2, 3):  # of three clusters, one may hold one side of the threshold
+        for found, group in zip(started(built, components=components), truth, strict=True):
+            assert len(found.unique()) > 1
+            assert purity_count(found, group) > 0.95 * len(group)
 
 
 def test_groups_with_the_same_rule_are_one_component():

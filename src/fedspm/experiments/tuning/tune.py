@@ -27,6 +27,11 @@ FAILED = -1.0  # worse than any accuracy
 FROM_PYTHON = "fedspm.experiments.tune(…)"
 
 
+def typed(trial: Trial) -> str:
+    """A trial as it is typed after `--set`."""
+    return ", ".join(assignments(dotted(trial)))
+
+
 @dataclass(frozen=True)
 class Outcome:
     """What a trial of a method reached on validation rows, by seed, and its metrics over rounds; nothing of a seed
@@ -46,7 +51,7 @@ class Outcome:
     @property
     def settings(self) -> str:
         """As it is typed after `--set`."""
-        return ", ".join(assignments(dotted(self.trial)))
+        return typed(self.trial)
 
 
 @dataclass(frozen=True)
@@ -89,9 +94,9 @@ class _Trials:
 
     def begin(self, row: str, trial: Trial) -> None:
         name = sha256(repr(sorted(assignments(dotted(trial)))).encode())[:10]
+        folders = {seed: self.folder / "runs" / f"{row}-{name}-seed{seed}" for seed in self.seeds}
         cells = [
-            Cell(row, self.config(row, trial, seed), self.folder / "runs" / f"{row}-{name}-seed{seed}")
-            for seed in self.seeds
+            Cell(row, self.config(row, trial, seed), folder, panel=typed(trial)) for seed, folder in folders.items()
         ]
         self.begun.append((row, trial, cells))
 
@@ -164,7 +169,7 @@ def tune(
             result = write()
         scored = {(each.row, each.settings): each.score for each in result.outcomes}
         for row, trial in wave:
-            score = scored.get((row, ", ".join(assignments(dotted(trial)))), FAILED)
+            score = scored.get((row, typed(trial)), FAILED)
             ask[row].learn(trial, score if math.isfinite(score) else FAILED)
     if missing := [row for row in spaces if row not in result.chosen]:
         raise Unfinished(f"no trial of {', '.join(missing)} was finished: {result.failed}", result)
