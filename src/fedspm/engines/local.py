@@ -10,7 +10,7 @@ from concurrent.futures import Future
 from functools import partial
 from itertools import chain
 from types import TracebackType
-from typing import Self, TypeVar
+from typing import TypeVar
 
 import torch
 from torch import Tensor
@@ -67,7 +67,7 @@ class LocalEngine:
         self._steps = one_core_threads(self.workers * clients_at_once, "fedspm-step")  # started as they are needed
         self.data = [(part.x.to(self.device), part.y.to(self.device)) for part in federation.train]
 
-    def __enter__(self) -> Self:
+    def __enter__(self) -> "LocalEngine":
         return self
 
     def __exit__(
