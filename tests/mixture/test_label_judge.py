@@ -110,7 +110,7 @@ def test_a_channel_inverted_in_half_of_the_images_shows_in_their_textures():
         engine.begin_round(0)
         engine.init_private(algorithm)
         shared = Algorithm.start(algorithm, engine)
-        (clusters,) = algorithm.proposed(shared, engine, TEXTURES, lambda each: each.separation)
+        (clusters,) = algorithm.proposed(shared, engine, TEXTURES)
         engine(algorithm.init_responsibilities, shared, **clusters.arguments())
         for private, group in zip(engine.privates.values(), truth, strict=True):
             found = private["responsibilities"].argmax(1)

@@ -7,7 +7,6 @@ controls: what would a perfect start be worth, and what does EM add to a start?
 """
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import torch
@@ -90,8 +89,8 @@ def most_iterations(algorithm: Algorithm) -> int:
 
 
 def judgements(algorithm: Algorithm) -> int:
-    """Once for a single cluster, and at most 4 + (C − 1) times for each view of the rows."""
-    return 1 + (kmeans_init.AXES + algorithm.settings.components - 1) * number_of_views(algorithm)
+    """Once for a single cluster, and C − 1 times for each view of the rows."""
+    return 1 + (algorithm.settings.components - 1) * number_of_views(algorithm)
 
 
 def named(algorithm: Algorithm, view: Tensor) -> str:
@@ -121,7 +120,7 @@ class FirstResponsibilities(Algorithm):
 
     def best_separated(self, shared: Tensors, exchange: Exchange) -> Clusters:
         """The number of clusters with the largest Calinski–Harabasz index; a single one if none can be shown."""
-        found = self.proposed(shared, exchange, DESCRIBED, lambda each: each.separation)
+        found = self.proposed(shared, exchange, DESCRIBED)
         best = max(found, key=lambda each: each.separation)
         return best if best.separation > -math.inf else best.single()
 
@@ -132,7 +131,7 @@ class FirstResponsibilities(Algorithm):
             sums = exchange(self.judge, shared, **clusters.arguments()).totals()
             return label_judge.explained(sums["error"], sums["total"])
 
-        found = [each for view in views(self) for each in self.proposed(shared, exchange, view, explained)]
+        found = [each for view in views(self) for each in self.proposed(shared, exchange, view)]
         best = found[0].single()
         highest = explained(best)
         for number in range(2, self.settings.components + 1):
@@ -142,10 +141,8 @@ class FirstResponsibilities(Algorithm):
                 best, highest = shares[most], most
         return best
 
-    def proposed(
-        self, shared: Tensors, exchange: Exchange, view: int, worth: Callable[[Clusters], float]
-    ) -> list[Clusters]:
-        """2 to C clusters of a view, along the one of its first principal axes along which two are worth most."""
+    def proposed(self, shared: Tensors, exchange: Exchange, view: int) -> list[Clusters]:
+        """2 to C clusters of a view, along the one of its first principal axes along which two separate best."""
         moments = exchange(self.moments, shared, view=torch.tensor(view)).totals()
         scatter = moments["products"] / moments["count"].clamp_min(1)
 
@@ -160,7 +157,7 @@ class FirstResponsibilities(Algorithm):
             return clusters
 
         axes = range(min(kmeans_init.AXES, len(scatter)))
-        axis = max(axes, key=lambda candidate: worth(clustered(2, candidate, kmeans_init.GLANCES)))
+        axis = max(axes, key=lambda candidate: clustered(2, candidate, kmeans_init.GLANCES).separation)
         return [clustered(number, axis, kmeans_init.ITERATIONS) for number in range(2, self.settings.components + 1)]
 
     @step(when="start", used=finds_centres, times=number_of_views, uploads={"count": Count(), "products": Products()})
@@ -201,8 +198,9 @@ class FirstResponsibilities(Algorithm):
         rows, for five penalties; and of the client's shares of classes."""
         private = dict(client.private)
         if LABELS not in private:
-            pieces = [label_judge.judged_features(self.standardise(shared, x)).cpu() for x in chunks(client.x)]
-            private[LABELS] = label_judge.own_units(torch.cat(pieces))
+            pieces = [label_judge.responses(self.standardise(shared, x)).cpu() for x in chunks(client.x)]
+            seen = [private[f"{VIEW}{each}"] for each in views(self)]
+            private[LABELS] = label_judge.own_units(torch.cat([*seen, torch.cat(pieces)], 1))
         label, _ = kmeans_init.place(private[named(self, view)], centres.cpu())
         error, total = label_judge.held_out_errors(private[LABELS], client.y.cpu(), self.task.classes, label)
         shown = float(client.n >= self.settings.min_count)

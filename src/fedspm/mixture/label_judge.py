@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.nn.functional import adaptive_avg_pool2d, conv2d, one_hot, relu
 
 from fedspm.base.randomness import torch_generator
-from fedspm.mixture.kmeans_init import coarse, random_filters, textures
+from fedspm.mixture.kmeans_init import coarse, random_filters
 
 FILTERS, SIZE, GRID = 32, 5, 2
 RECTIFIED = 96  # random features of a vector
@@ -24,18 +24,18 @@ PENALTIES = (0.03, 0.1, 0.3, 1.0, 3.0)  # λ, in units of the mean of the diagon
 MARGIN = 1.04  # with every cluster more, this many times as much must be explained
 
 
-def judged_features(x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n f"]:
-    """What the heads see of standardised rows."""
-    if x.ndim != 4:
-        values = coarse(x)
-        generator = torch_generator("random features", values.shape[1], RECTIFIED)
-        weight = torch.randn(values.shape[1], RECTIFIED, generator=generator) / math.sqrt(values.shape[1])
-        offset = torch.randn(RECTIFIED, generator=generator)
-        return torch.cat([values, relu(values @ weight.to(values) + offset.to(values))], 1)
-    side = min(SIZE, *x.shape[2:])
-    responses = relu(conv2d(x, random_filters(FILTERS, x.shape[1], side).to(x), stride=min(2, side)))
-    pooled = adaptive_avg_pool2d(responses, GRID).flatten(1)
-    return torch.cat([coarse(x), pooled, textures(x)], 1)
+def responses(x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n f"]:
+    """What the heads see of standardised rows beside the views of k-means: rectified responses of random filters to an
+    image, pooled, or random rectified features of a vector."""
+    if x.ndim == 4:
+        side = min(SIZE, *x.shape[2:])
+        found = relu(conv2d(x, random_filters(FILTERS, x.shape[1], side).to(x), stride=min(2, side)))
+        return adaptive_avg_pool2d(found, GRID).flatten(1)
+    values = coarse(x)
+    generator = torch_generator("random features", values.shape[1], RECTIFIED)
+    weight = torch.randn(values.shape[1], RECTIFIED, generator=generator) / math.sqrt(values.shape[1])
+    offset = torch.randn(RECTIFIED, generator=generator)
+    return relu(values @ weight.to(values) + offset.to(values))
 
 
 def own_units(features: Float[Tensor, "n f"]) -> Float[Tensor, "n f"]:
