@@ -20,6 +20,7 @@ from fedspm.algorithms.scaffold import Scaffold
 from fedspm.base.errors import FedSPMError
 from fedspm.base.plugins import plugin, plugin_names
 from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.gate import require_covered
 from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 
@@ -57,5 +58,8 @@ def algorithm_named(name: str) -> type[Algorithm]:
 
 def build_algorithm(settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None) -> Algorithm:
     """The algorithm that the settings name, for a task. `networks` replace the encoders of their roles, "predictor" and
-    "router"."""
-    return algorithm_named(settings.algorithm)(settings, task, networks)
+    "router". With noise, one that sends anything without it is refused."""
+    algorithm = algorithm_named(settings.algorithm)(settings, task, networks)
+    for step in algorithm.steps_in_use().values() if settings.privacy.noise else ():
+        require_covered(algorithm, step)
+    return algorithm

@@ -1,8 +1,8 @@
-"""fedspm evaluate | diagnose | route: look at a run."""
+"""fedspm evaluate | diagnose | route | audit: look at a run."""
 
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -70,3 +70,39 @@ def route(
         else:
             sure, near = max(reply["probabilities"].values()), max(reply["posterior"].values())
             say(f"{query}: {reply['prediction']} ({sure:.2f}), answered by {reply['client']} ({near:.2f})")
+
+
+@app.command()
+def audit(
+    run: RunFolder,
+    noise: Annotated[float, typer.Option(min=0.001, help="privacy.noise to compare with, if the run has none.")] = 1.0,
+    as_json: AsJson = False,
+    allow_encoder: AllowEncoder = None,
+) -> None:
+    """Attack a run: which rows its updates show, and whether its model tells who was trained on."""
+    from fedspm.audit.run_audit import audit_run, sentences
+    from fedspm.runs.folder import Run
+
+    opened = Run.open(run, allow_encoder or ())
+    found = audit_run(opened, noise).to_dict()
+    if as_json:
+        print(json.dumps(found, ensure_ascii=False))
+        return
+    rows = []
+    for each in found["rounds"]:
+        rebuilt, told = each["rebuilt"], each["update"]
+        read = f"{rebuilt['rows']:,} of {rebuilt['of']:,}" if rebuilt["layers"] else "no such layer"
+        rows.append([f"{each['round']} round", f"{each['noise']:g}", read, *_told(told)])
+    own = f"{opened.config.privacy.noise:g}"
+    rows += [[f"model, {attack}", own, "", *_told(told)] for attack, told in found["model"].items()]
+    headings = ("attack on", "noise", "rows read", "AUC of members", "found")
+    console.print(plain_table(headings, rows, f"audit of {run}; members are found at 1 % false alarms"))
+    for line in [*found["not_tried"], *sentences(found)]:
+        say(line)
+
+
+def _told(told: dict[str, Any] | None) -> list[str]:
+    if told is None:
+        return ["", ""]
+    auc, found = ("{:.2f} ({:.2f}–{:.2f})".format(told[key], *told[f"{key}_interval"]) for key in ("auc", "found"))
+    return [auc, found]

@@ -49,7 +49,7 @@ def export(
 
 
 def _export_site(run: str, site: Path, out: Path) -> None:
-    from fedspm.engines.flower.site import SiteConfig
+    from fedspm.engines.flower.contract import SiteConfig
     from fedspm.engines.flower.site_store import Store
     from fedspm.serve.export import SiteSnapshot, export_site
 

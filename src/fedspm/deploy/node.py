@@ -30,7 +30,8 @@ from fedspm.deploy.polling_patch import (
     poll_messages_sooner,
     poll_parts_sooner,
 )
-from fedspm.engines.flower.site import Site, SiteConfig
+from fedspm.engines.flower.contract import SiteConfig
+from fedspm.engines.flower.site import Site
 
 
 def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | None, port: int) -> None:
@@ -38,6 +39,7 @@ def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | 
     os.umask(0o077)  # whatever Flower writes is the site's own, too
     worker = Worker(Site(SiteConfig.read(site)), f"127.0.0.1:{port}")
     worker.site.rows  # noqa: B018  (report now what is wrong with them)
+    worker.site.ledger.entries()  # and with what it has written down
     keep_freed_memory()
     threading.Thread(target=worker.run, name="fedspm-site", daemon=True).start()
     poll_messages_sooner()

@@ -16,7 +16,15 @@ from fedspm.base.errors import FedSPMError
 from fedspm.base.files import write_atomically
 from fedspm.deploy.launch import LOG, outcome_of
 from fedspm.deploy.polling_patch import poll_parts_sooner
-from fedspm.engines.flower.handshake import Introduction, agreed_columns, agreed_task, by_name, introduce, require_rows
+from fedspm.engines.flower.handshake import (
+    Introduction,
+    agreed_columns,
+    agreed_task,
+    by_name,
+    introduce,
+    require_rows,
+    require_shares,
+)
 from fedspm.engines.flower.server import FlowerEngine
 from fedspm.engines.flower.transport import Post, Waiting
 from fedspm.runs.config import Config
@@ -121,4 +129,5 @@ def gather(post: Post, config: Config, log: Callable[[str], None]) -> dict[str, 
             missing = ", ".join(name for name in wanted if name not in found)
             raise FedSPMError(f"these sites did not come within {config.sites.wait:g} s: {missing}")
         time.sleep(POLL)
+    require_shares(found, config.sites.max_share)
     return found

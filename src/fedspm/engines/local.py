@@ -147,7 +147,7 @@ class LocalEngine:
         note_suspicion(self.suspicion, merging)
         self._require_enough(declared, refused)
         self.leave_out({name: f"client {name!r}, step {declared.name}: {why}" for name, why in refused.items()})
-        self.traffic.of.update({name: size for name, size in sizes.items() if name not in refused})
+        self.traffic.receive({name: size for name, size in sizes.items() if name not in refused})
         return merging.result()  # type: ignore[return-value]
 
     def read(self, algorithm: Algorithm, step: Step, client: Client, shared: Tensors, reply: Reply) -> Reply:

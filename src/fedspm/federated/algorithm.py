@@ -22,7 +22,7 @@ from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.robust.rules import Rule, rule_of
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
 from fedspm.federated.steps import Step, step, steps_of
-from fedspm.federated.task import Task
+from fedspm.federated.task import Task, public_input
 from fedspm.federated.transforms import transforms_of
 from fedspm.federated.uploads import EVALUATION, Count, Squares, Sum
 from fedspm.nn.build_encoder import build_encoder
@@ -33,9 +33,14 @@ from fedspm.nn.sgd import Batch, chunks
 INPUT = ("input.mean", "input.scale")  # how rows are standardised
 
 
+def without_noise(algorithm: "Algorithm") -> bool:
+    """Unless `privacy.noise` is set."""
+    return not algorithm.settings.privacy.noise
+
+
 def prepares_for_evaluation(algorithm: "Algorithm") -> bool:
-    """If the method defines it."""
-    return algorithm.personalises()
+    """If the method defines it, or `privacy.noise` is set."""
+    return algorithm.personalises() or not without_noise(algorithm)
 
 
 class Algorithm(ABC):
@@ -144,23 +149,22 @@ class Algorithm(ABC):
 
     def start(self, exchange: Exchange) -> Tensors:
         """The shared state before round 0. Algorithms add their parameters to the standardising statistics."""
+        if not without_noise(self):
+            return dict(zip(INPUT, public_input(self.task, self.settings.privacy), strict=True))
         totals = exchange(self.describe, {}).totals()
-        count = totals["count"].clamp_min(1)
-        mean = totals["sum"] / count
+        mean = totals["sum"] / (count := totals["count"].clamp_min(1))
         scale = (totals["square"] / count - mean.square()).clamp_min(0).sqrt()
         scale = torch.where(scale > 1e-7 * mean.abs(), scale, 1.0)  # a constant feature becomes zero
         if totals["count"] == 0:
-            warnings.warn(
-                f"no client has {self.settings.min_count} rows (min_count): x is not standardised", stacklevel=2
-            )
+            warnings.warn("no client has as many rows as min_count: x is not standardised", stacklevel=2)
         return {"input.mean": mean.float(), "input.scale": scale.float()}
 
     def steps_in_use(self) -> dict[str, Step]:
         """The steps that a run with these settings asks for: a site answers no others. With noise nothing leaves in
         full after training: ε would not cover it."""
-        late = bool(self.settings.privacy.noise)
-        uncovered = {name for name, step in self.steps.items() if late and step.exact and step.when == "after training"}
-        return {name: step for name, step in self.steps.items() if step.used(self) and name not in uncovered}
+        left_out = None if without_noise(self) else "after training"
+        used = {name: step for name, step in self.steps.items() if step.used(self)}
+        return {name: step for name, step in used.items() if not (step.exact and step.when == left_out)}
 
     @abstractmethod
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
@@ -204,7 +208,9 @@ class Algorithm(ABC):
         return {}
 
     @step(
-        when="start", uploads={"count": Count(of="values"), "sum": Sum(), "square": Squares(sum="sum", count="count")}
+        when="start",
+        used=without_noise,
+        uploads={"count": Count(of="values"), "sum": Sum(), "square": Squares(sum="sum", count="count")},
     )
     def describe(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
         """Count, sum and sum of squares of every channel or feature, from at least `min_count` rows."""
@@ -263,11 +269,7 @@ class Algorithm(ABC):
         """What a client does on its own before it is evaluated; nothing of it leaves. By default nothing."""
         return PerClient.of(client.name), client.private
 
-    @step(
-        when="evaluation",
-        rows="test",
-        uploads=EVALUATION,
-    )
+    @step(when="evaluation", rows="test", used=without_noise, uploads=EVALUATION)
     @torch.no_grad()
     def evaluate(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """What a client tells of its own test rows, if it has at least `min_count`: how many, how many it labels right
@@ -277,9 +279,8 @@ class Algorithm(ABC):
         for x, y in zip(chunks(client.x[:shown]), chunks(client.y[:shown]), strict=True):
             if len(y):
                 embedding = self.embed(shared, x)
-                right += int(
-                    (self.local_probabilities(client.index, client.private, shared, embedding).argmax(1) == y).sum()
-                )
+                probabilities = self.local_probabilities(client.index, client.private, shared, embedding)
+                right += int((probabilities.argmax(1) == y).sum())
                 if (scores := self.log_scores(shared, embedding)) is not None:
                     routed += torch.bincount(scores.argmax(1).cpu(), minlength=len(routed))
         told = {"rows": torch.tensor(shown), "right": torch.tensor(right), "routed": routed}

@@ -40,7 +40,8 @@ class EM(Strict):
     start: Literal["judged", "kmeans", "random", "true"] = Field(
         "kmeans",
         description="first responsibilities; judged: clusters with which held-out labels are predicted best; kmeans: "
-        "the best separated clusters; true: those of constructed data, in process, to see what a start is worth",
+        "the best separated clusters; true: those of constructed data, in process, to see what a start is worth; "
+        "under privacy.noise always random: sums of clusters would leave",
     )
     hold: Annotated[int, Field(ge=0)] | Literal["ever"] = Field(
         20, description="rounds that keep the first responsibilities, at most half the schedule; ever: no E-step at all"
@@ -66,6 +67,17 @@ class Privacy(Strict):
     )
     noise: float = Field(0.0, ge=0, description="z, standard deviation of the noise on an update, in units of clip")
     delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) that is reported")
+    withhold_rows: bool = Field(
+        False, description="send units of a first layer back unchanged whose update would show a row (docs/privacy.md)"
+    )
+    public_mean: tuple[float, ...] = Field(
+        (),
+        description="under noise x is standardised by public numbers, one or one for each channel or feature; if not "
+        "given 0.5 for images and 0 for vectors",
+    )
+    public_scale: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (), description="what x − public_mean is divided by under noise; if not given 0.25 for images and 1 for vectors"
+    )
 
     @model_validator(mode="after")
     def _noise_needs_a_clip(self) -> "Privacy":

@@ -9,7 +9,9 @@ import torch
 from jaxtyping import Float
 from torch import Tensor
 
+from fedspm.base.errors import FedSPMError
 from fedspm.data.federation import Federation
+from fedspm.federated.settings import Privacy
 
 
 @dataclass(frozen=True)
@@ -50,3 +52,17 @@ class Task:
         """ρ_i = n_i / n"""
         counts = torch.tensor(self.counts, dtype=torch.float64)
         return (counts / counts.sum()).float()
+
+
+def public_input(task: Task, privacy: Privacy) -> tuple[Float[Tensor, " f"], Float[Tensor, " f"]]:
+    """Mean and scale by which rows are standardised where no sum over them may leave: numbers that everybody knows."""
+    features, images = task.shape[0], len(task.shape) > 1
+    found = []
+    for key, usual in (("public_mean", 0.5 if images else 0.0), ("public_scale", 0.25 if images else 1.0)):
+        given = getattr(privacy, key)
+        if len(given) not in (0, 1, features):
+            raise FedSPMError(
+                f"privacy.{key} has {len(given)} numbers for {features} features; give one, or one for each"
+            )
+        found.append(torch.tensor(given or (usual,)).expand(features).clone())
+    return found[0], found[1]

@@ -15,7 +15,7 @@ from torch import Tensor
 
 from fedspm.base.errors import FedSPMError, Refused
 from fedspm.base.tensors import Tensors
-from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.algorithm import Algorithm, without_noise
 from fedspm.federated.client import Client
 from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean, PerClient
@@ -52,8 +52,8 @@ class Clusters:
 
 
 def starts_with_clusters(algorithm: Algorithm) -> bool:
-    """If `em.start` is `kmeans` or `judged`."""
-    return algorithm.settings.em.start in ("kmeans", "judged")
+    """If `em.start` is `kmeans` or `judged` and `privacy.noise` is not set."""
+    return algorithm.settings.em.start in ("kmeans", "judged") and without_noise(algorithm)
 
 
 def starts_with_the_truth(algorithm: Algorithm) -> bool:
@@ -62,12 +62,12 @@ def starts_with_the_truth(algorithm: Algorithm) -> bool:
 
 
 def finds_centres(algorithm: Algorithm) -> bool:
-    """If `em.start` is `kmeans` or `judged` and `components` is above 1."""
+    """If `em.start` is `kmeans` or `judged`, `components` is above 1 and `privacy.noise` is not set."""
     return starts_with_clusters(algorithm) and algorithm.settings.components > 1
 
 
 def judges_clusters(algorithm: Algorithm) -> bool:
-    """If `em.start` is `judged` and `components` is above 1."""
+    """If `em.start` is `judged`, `components` is above 1 and `privacy.noise` is not set."""
     return finds_centres(algorithm) and algorithm.settings.em.start == "judged"
 
 
@@ -106,10 +106,10 @@ class FirstResponsibilities(Algorithm):
     def first_tau(self, shared: Tensors, exchange: Exchange) -> Float[Tensor, "m c"]:
         """τ before round 0: spread evenly, or of the first responsibilities of clusters, which stay at the clients."""
         components = self.settings.components
-        if self.settings.em.start == "random":
-            return torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
-        if self.settings.em.start == "true":
+        if starts_with_the_truth(self):
             return exchange(self.take_truth, shared).stack("tau", self.task.names)
+        if not starts_with_clusters(self):
+            return torch.tensor(self.task.counts)[:, None].expand(-1, components) / components
         clusters = Clusters(DESCRIBED, torch.zeros(1, 0))  # of one component there is nothing to find
         if judges_clusters(self):
             clusters = self.best_judged(shared, exchange)
@@ -233,7 +233,7 @@ class FirstResponsibilities(Algorithm):
 
     def held(self, round: int) -> bool:
         """Are the responsibilities in this round still the first ones?"""
-        em = self.settings.em
-        if em.start == "random":
+        hold = self.settings.em.hold
+        if not (starts_with_clusters(self) or starts_with_the_truth(self)):
             return False
-        return em.hold == "ever" or round < max(1, min(em.hold, self.schedule // 2))
+        return hold == "ever" or round < max(1, min(hold, self.schedule // 2))

@@ -70,6 +70,9 @@ class Sites(Strict):
     wait: float = Field(600.0, gt=0, description="seconds to wait for the sites' answers to one exchange")
     min_clients: int = Field(1, ge=1, description="sites that must answer, or the round is repeated")
     max_rows: int = Field(1_000_000, ge=1, description="a site that claims more training rows is refused")
+    max_share: float = Field(
+        0.5, gt=0, le=1, description="of three or more sites, one that claims a larger share of all rows is refused"
+    )
     names: Names = Field((), description="the sites of a run across machines, as their site.toml call them")
 
 

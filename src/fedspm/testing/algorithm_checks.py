@@ -238,7 +238,7 @@ def check_privacy(method: type[Algorithm], **changes: Any) -> None:
     try:
         algorithm, _, engine = trained(method, federation, **NOISE, **changes)
     except TrainingFailed as error:
-        if "privacy.clip" in str(error):  # it says so
+        if "privacy." in str(error):  # it says so
             return
         raise
     sends = any(upload.noised for step in algorithm.steps_in_use().values() for upload in step.uploads.values())

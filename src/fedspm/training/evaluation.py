@@ -4,7 +4,7 @@ from typing import Any
 
 from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
-from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.algorithm import Algorithm, without_noise
 from fedspm.federated.evaluation import Model, from_counts
 from fedspm.training.engine import CountingEngine, Engine
 
@@ -26,9 +26,14 @@ def personalised(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model
 
 
 def counted(algorithm: Algorithm, engine: Engine, shared: Tensors) -> dict[str, Any]:
-    """The metrics that follow from what the sites count on their own test rows, in a state that is prepared."""
+    """The metrics that follow from what the sites count on their own test rows, in a state that is prepared; none under
+    noise, when no count leaves and the sites are only brought the state."""
     assert isinstance(engine, CountingEngine)
-    return from_counts(engine.count(shared), algorithm.task.names, algorithm.routes)
+    if without_noise(algorithm):
+        return from_counts(engine.count(shared), algorithm.task.names, algorithm.routes)
+    if not algorithm.personalises():  # or they have been asked to prepare
+        engine(algorithm.personalise, shared)
+    return from_counts({}, algorithm.task.names, algorithm.routes)
 
 
 def has_test_rows(federation: Federation) -> bool:

@@ -21,7 +21,7 @@ from fedspm.training.clock import Clock
 from fedspm.training.engine import Engine, in_process
 from fedspm.training.training import Training
 
-EXPLODED = 1e4  # times as long as before, or as ones would be
+EXPLODED = 1e8  # times as long as before, or as ones would be: noise alone makes covariances a million times as large
 
 
 def train(
@@ -150,7 +150,7 @@ def one_round(algorithm: Algorithm, engine: Engine, shared: Tensors, number: int
 
 
 def spoilt(before: Tensors, after: Tensors) -> str | None:
-    """Why no round can follow this state: a value is not finite, or a tensor thousands of times as long as before."""
+    """Why no round can follow this state: a value is not finite, or a tensor is out of all proportion."""
     for name, value in after.items():
         if not value.is_floating_point() or value is before.get(name):
             continue

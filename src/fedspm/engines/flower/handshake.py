@@ -1,7 +1,7 @@
 """Who is behind the nodes: before a run sites introduce themselves, and agree on a task."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -92,6 +92,18 @@ def require_rows(name: str, site: Introduction, most: int) -> None:
             f"site {name!r} claims {site.rows:,} rows, not between 1 and sites.max_rows = {most:,}; "
             "ask it, and set a larger sites.max_rows if it is right"
         )
+
+
+def require_shares(sites: Mapping[str, Introduction], most: float) -> None:
+    """A site weighs in every mean, and in the prior of the routing, by the share of all rows that it claims. Of two
+    sites one has half of them or more: there is nothing to judge."""
+    total = sum(site.rows for site in sites.values())
+    for name, site in sites.items():
+        if len(sites) > 2 and site.rows > most * total:
+            raise FedSPMError(
+                f"site {name!r} claims {site.rows:,} of all {total:,} rows, a share of {site.rows / total:.3f} above "
+                f"sites.max_share = {most:g}; ask it, and set a larger sites.max_share if it is right"
+            )
 
 
 def agreed_columns(sites: dict[str, Introduction], names: Sequence[str]) -> tuple[str, ...] | None:

@@ -204,6 +204,7 @@ class FlowerEngine:
                     self.refused[site] = refused[site]
         wrong = wire.outvoted(received)
         merging = Merging(self.algorithm, gate.step, shared)
+        sizes = {each.site: each.reply.nbytes for each in received}  # before they are merged into one
         for each in received:
             if each.site not in wrong:
                 merging.add(each.site, each.reply)
@@ -221,7 +222,7 @@ class FlowerEngine:
         for each in accepted:
             self._sent[each.site] = self._sent.get(each.site, {}) | shared
             self._have_frozen |= {each.site} if self.algorithm.frozen_names & shared.keys() else set()
-            self.traffic.of[each.site] += each.reply.nbytes
+        self.traffic.receive({each.site: sizes[each.site] for each in accepted})
         merged = merging.result()
         assert merged is not None
         return merged

@@ -17,11 +17,12 @@ from flwr.serverapp import Grid, ServerApp
 from fedspm.base.errors import FedSPMError
 from fedspm.base.threads import cores, keep_freed_memory
 from fedspm.data.federation import Federation
+from fedspm.engines.flower.contract import SiteConfig
 from fedspm.engines.flower.environment import FLOWER, RAY, be_quiet
 from fedspm.engines.flower.handshake import introduce
 from fedspm.engines.flower.loopback import NO_SECRET, LoopbackEngine, site_configs
 from fedspm.engines.flower.server import client_app
-from fedspm.engines.flower.site import Site, SiteConfig
+from fedspm.engines.flower.site import Site
 from fedspm.engines.flower.transport import Post, Waiting
 from fedspm.federated.algorithm import Algorithm
 
