@@ -84,7 +84,7 @@ def test_a_pass_over_the_same_rows_with_the_same_parameters_is_redundant(vectors
 def test_time_to_accuracy_stops_when_all_is_reached_and_says_what_is_not(capsys):
     small = {"data": {"name": "fashion-sample", "clients": 2}, "predictor": {"steps": 2, "batch_size": 16}}
     settings = {**small, "rounds": 2}
-    result = bench_accuracy(settings, targets=[0.999, 0.01], methods=["fedavg"], peers=[])
+    result = bench_accuracy(settings, targets=[0.999, 0.01], methods=["fedavg"], peers=[], size=Size(2, 16, 8))
     reached = result["methods"]["fedavg"]["reached"]
     assert list(reached) == ["0.01", "0.999"]
     assert reached["0.01"]["rounds"] == 1

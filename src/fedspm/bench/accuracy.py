@@ -19,6 +19,7 @@ from fedspm.base.errors import FedSPMError
 from fedspm.bench.measure import machine
 from fedspm.bench.peers import PEERS, Running, Size, commands_of, installed, job_of
 from fedspm.bench.sides.job import write
+from fedspm.data.catalog.sources import SAMPLE
 from fedspm.data.federation import Federation
 from fedspm.federated.task import Task
 from fedspm.report.terminal import console
@@ -29,7 +30,7 @@ from fedspm.training.training import Training
 
 METHODS = ("fedavg", "feddrm", "fedspm")
 TARGETS = (0.6, 0.7, 0.8)
-JOB = Size(10, 128, 384)
+JOB, SMALL = Size(10, 128, 384), Size(4, 64, 96)  # of the peers' race: of whole data sets, of the sample
 Reached = dict[str, dict[str, float] | None]  # by target: rounds and CPU seconds; None if it was not reached
 
 
@@ -38,9 +39,10 @@ def bench_accuracy(
     targets: Sequence[float] = TARGETS,
     methods: Sequence[str] = METHODS,
     peers: Sequence[str] | None = None,
+    size: Size | None = None,
 ) -> dict[str, Any]:
     """Rounds and CPU seconds of every method until it has each system accuracy on test rows, at most the rounds of the
-    configuration; and of the same FedAvg on `peers` (those that are set up, if not given)."""
+    configuration; and of the same FedAvg, of this size, on `peers` (those that are set up, if not given)."""
     if not targets or not all(0 < target < 1 for target in targets):
         raise FedSPMError(f"accuracies to reach lie between 0 and 1, these are {list(targets)}")
     targets = sorted(targets)
@@ -60,7 +62,7 @@ def bench_accuracy(
         "targets": targets,
         "machine": machine(),
         "methods": races,
-        "peers": race_of_peers(base.data.name, targets, base.rounds, found),
+        "peers": race_of_peers(base.data.name, size or _fitting(base.data.name), targets, base.rounds, found),
         "not_set_up": [peer for peer in PEERS if peer not in found],
     }
 
@@ -108,9 +110,13 @@ def race(config: Config, federation: Federation, targets: Sequence[float]) -> di
     return {"reached": watch.reached, "best": watch.best, "start_cpu_seconds": round(watch.start, 2)}
 
 
-def race_of_peers(data: str, targets: Sequence[float], rounds: int, peers: Sequence[str]) -> dict[str, Any]:
-    """The FedAvg job by turns, until every side has all targets or has done all rounds."""
-    job = job_of(data, JOB, rounds=rounds)
+def _fitting(data: str) -> Size:
+    return SMALL if data == SAMPLE else JOB
+
+
+def race_of_peers(data: str, size: Size, targets: Sequence[float], rounds: int, peers: Sequence[str]) -> dict[str, Any]:
+    """The FedAvg job on one side after the other, until it has all targets or has done all rounds."""
+    job = job_of(data, size, rounds=rounds)
     with tempfile.TemporaryDirectory() as place, ExitStack() as stack:
         path = Path(place) / "job.safetensors"
         write(job, str(path))
