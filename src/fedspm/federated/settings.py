@@ -44,10 +44,15 @@ class Router(Block):
 class EM(Strict):
     """How EM starts and how its steps are scaled: docs/decisions/0003."""
 
-    start: Literal["kmeans", "random"] = Field(
-        "kmeans", description="first responsibilities; under privacy.noise always random: sums of k-means would leave"
+    start: Literal["judged", "kmeans", "random", "true"] = Field(
+        "kmeans",
+        description="first responsibilities; judged: clusters with which held-out labels are predicted best; kmeans: "
+        "the best separated clusters; true: those of constructed data, in process, to see what a start is worth; "
+        "under privacy.noise always random: sums of clusters would leave",
     )
-    hold: int = Field(20, ge=0, description="rounds that keep the k-means responsibilities, at most half the schedule")
+    hold: Annotated[int, Field(ge=0)] | Literal["ever"] = Field(
+        20, description="rounds that keep the first responsibilities, at most half the schedule; ever: no E-step at all"
+    )
     e_step: Literal["exact", "incremental"] = Field(
         "exact",
         description="incremental: only rows that the local steps visit, on their way; the metrics have an estimate of "

@@ -53,6 +53,18 @@ OF_DATA: dict[str, dict[str, Any]] = {
     },
 }
 
+# What was chosen on validation rows for a data set: docs/tuning.md. Of the preset `default` alone.
+_FASHION = {
+    "predictor": {"learning_rate": 0.06},
+    "router": {"steps": 30, "batch_size": 64},
+    "em": {"start": "judged"},
+}
+TUNED: dict[str, dict[str, Any]] = {
+    SAMPLE: _FASHION,
+    "fashion-mnist": _FASHION,
+    "cifar10": {"em": {"start": "judged"}},
+}
+
 
 class Sites(Strict):
     """How a server deals with sites that are slow, gone or wrong: docs/deploy.md."""
@@ -224,7 +236,8 @@ def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
     name = _data_name(wanted)
     images = name in (SAMPLE, *NAMED) and wanted.get("engine") != "flower"  # across machines they are the sites' own
     known = {"predictor": {"learning_rate": OF_IMAGES}} if images else {}
-    return merged(Config().model_dump(), known, OF_DATA.get(name, {}), PRESETS[preset])
+    tuned = TUNED.get(name, {}) if preset == "default" and images else {}
+    return merged(Config().model_dump(), known, OF_DATA.get(name, {}), tuned, PRESETS[preset])
 
 
 def _data_name(wanted: Mapping[str, Any]) -> str:
