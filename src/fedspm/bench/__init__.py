@@ -6,6 +6,7 @@ They load on first use: a side of `bench_peers` starts in a process of its own, 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedspm.bench.accuracy import bench_accuracy
     from fedspm.bench.peers import bench_peers
     from fedspm.bench.profile import bench_profile
     from fedspm.bench.robustness import bench_robustness
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from fedspm.bench.serving import bench_serving
 
 __all__ = [
+    "bench_accuracy",
     "bench_peers",
     "bench_profile",
     "bench_robustness",

@@ -31,6 +31,7 @@ class Client:
     seed: int
     solver: Solver = minimise
     repeated: list[str] = field(default_factory=list, compare=False)  # local steps that were taken again, in this step
+    component: Int[Tensor, " n"] | None = None  # the hidden one of each row, for a step that declares `truth`
 
     @property
     def n(self) -> int:

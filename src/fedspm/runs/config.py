@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import Field, ValidationError
 
+from fedspm.algorithms import outside_code
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.base.layers import merged
+from fedspm.base.plugins import NamedCode
 from fedspm.base.schema import Names, Strict, problem, refuse_unknown_keys
 from fedspm.data.catalog.sources import NAMED, SAMPLE, Images, is_known, load_data, unknown_data
 from fedspm.data.federation import Federation
@@ -27,7 +29,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The method as printed, with a ResNet as He et al. have it: docs/decisions/0003.
     "paper": {
         "predictor": {"normalisation": "batch", "grid": 1, "learning_rate": OF_IMAGES},
-        "em": {"start": "random", "hold": 0, "scaled_steps": False, "server_step": 1.0},
+        "em": {"start": "random", "hold": 0, "scaled_steps": False, "server_step": 1.0, "normalisers": "trained"},
     },
 }
 
@@ -49,6 +51,18 @@ OF_DATA: dict[str, dict[str, Any]] = {
         "data": {"size": 64},
         "em": {"server_step": 1.0},
     },
+}
+
+# What was chosen on validation rows for a data set: docs/tuning.md. Of the preset `default` alone.
+_FASHION = {
+    "predictor": {"learning_rate": 0.06},
+    "router": {"steps": 30, "batch_size": 64},
+    "em": {"start": "judged"},
+}
+TUNED: dict[str, dict[str, Any]] = {
+    SAMPLE: _FASHION,
+    "fashion-mnist": _FASHION,
+    "cifar10": {"em": {"start": "judged"}},
 }
 
 
@@ -85,6 +99,17 @@ class Config(Settings):
     data: Data = Data()
     shift: Shift = Shift()
     sites: Sites = Sites()
+
+    @property
+    def outside_code(self) -> list[NamedCode]:
+        """What is not part of this package and runs if this is trained: algorithm, encoders, transforms, data set."""
+        transforms = [NamedCode("transforms", name) for name in self.wire.transforms]
+        ours = {SAMPLE, OWN, IN_MEMORY, *NAMED}
+        return outside_code(self) + transforms + [NamedCode("data", name) for name in {self.data.name} - ours]
+
+    @property
+    def outside_names(self) -> list[str]:
+        return [code.name for code in self.outside_code]
 
     def federation(self, again: bool = False, permuted: bool = True) -> Federation:
         """The data of this run; images are divided over clients, what comes divided is taken as it is. `again`: of a
@@ -211,7 +236,8 @@ def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
     name = _data_name(wanted)
     images = name in (SAMPLE, *NAMED) and wanted.get("engine") != "flower"  # across machines they are the sites' own
     known = {"predictor": {"learning_rate": OF_IMAGES}} if images else {}
-    return merged(Config().model_dump(), known, OF_DATA.get(name, {}), PRESETS[preset])
+    tuned = TUNED.get(name, {}) if preset == "default" and images else {}
+    return merged(Config().model_dump(), known, OF_DATA.get(name, {}), tuned, PRESETS[preset])
 
 
 def _data_name(wanted: Mapping[str, Any]) -> str:
