@@ -16,6 +16,7 @@ from fedspm.engines.flower.ledger import Entry, Ledger
 from fedspm.engines.flower.site_data import save_rows
 from fedspm.federated.accountant import epsilon
 from fedspm.runs.config import resolve
+from fedspm.training.evaluation import prepare
 from fedspm.training.loop import begin, one_round
 from postbox import algorithm_of, loop_engine
 from small import toy_rows
@@ -43,6 +44,7 @@ def test_a_preview_has_the_steps_and_bytes_that_a_run_really_sends(folder, vecto
     algorithm = algorithm_of(FedSPM, config, vectors)
     engine = loop_engine(vectors, algorithm, folder / "loop")
     shared = one_round(algorithm, engine, begin(algorithm, engine), 0)
+    shared = prepare(algorithm, engine, shared)
     engine.count(shared)
     algorithm.onboarding.sketch(shared, engine)
     entries = engine.grid.sites[10].ledger.entries()

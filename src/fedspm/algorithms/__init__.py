@@ -18,7 +18,7 @@ from fedspm.algorithms.fedprox import FedProx
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.algorithms.scaffold import Scaffold
 from fedspm.base.errors import FedSPMError
-from fedspm.base.plugins import plugin, plugin_names
+from fedspm.base.plugins import ENCODERS, NamedCode, plugin, plugin_names
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.gate import require_covered
 from fedspm.federated.settings import Settings
@@ -54,6 +54,12 @@ def algorithm_named(name: str) -> type[Algorithm]:
             f"the plugin {name!r} is {found!r}, not a class that extends fedspm.federated.algorithm.Algorithm"
         )
     return found
+
+
+def outside_code(settings: Settings) -> list[NamedCode]:
+    """What a model with these settings is built from and is not part of this package."""
+    encoders = [NamedCode("encoders", name) for name in dict.fromkeys(settings.encoders) if name not in ENCODERS]
+    return encoders + [NamedCode("algorithms", name) for name in [settings.algorithm] if name not in ALGORITHMS]
 
 
 def build_algorithm(settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None) -> Algorithm:

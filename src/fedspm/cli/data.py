@@ -1,6 +1,5 @@
 """fedspm data list | get | show: which data sets there are, where they lie, and what they look like."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +7,7 @@ import typer
 from rich.progress import Progress
 
 from fedspm.base.errors import FedSPMError
+from fedspm.base.printable import printable_json
 from fedspm.cli.app import app
 from fedspm.cli.options import AlphaInter, AlphaIntra, AsJson, Clients, Seed, Set, layers
 from fedspm.cli.output import say
@@ -31,7 +31,7 @@ def list_(as_json: AsJson = False) -> None:
 
     known = list_datasets()
     if as_json:
-        print(json.dumps(known, ensure_ascii=False))
+        print(printable_json(known))
         return
     for row in known:
         if row["where"]:
@@ -95,7 +95,7 @@ def show(
     found = NAMED[name].look(config.data.path) if name in NAMED else None
     if as_json:
         facts = {"name": name, "where": str(found[0]) if found else None, "shape": federation.shape, "clients": counts}
-        print(json.dumps(facts, ensure_ascii=False))
+        print(printable_json(facts))
         return
     where = f", from {found[0]} ({found[1]})" if found else ""
     shape = " × ".join(map(str, federation.shape))

@@ -1,6 +1,5 @@
 """fedspm data check | plot: look at data before training on it."""
 
-import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedspm.base.errors import FedSPMError
+from fedspm.base.printable import printable_json
 from fedspm.cli.data import data
 from fedspm.cli.options import AsJson, Clients, DataSet, Set, layers
 from fedspm.cli.output import program, say
@@ -37,7 +37,7 @@ def check(
     with console.status("reading the data"):
         findings = check_data(config)
     if as_json:
-        print(json.dumps({"path": path, "trainable": not findings.problems, **asdict(findings)}, ensure_ascii=False))
+        print(printable_json({"path": path, "trainable": not findings.problems, **asdict(findings)}))
     else:
         _show(path, findings, set_ or [])
     if findings.problems:

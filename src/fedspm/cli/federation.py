@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedspm.base.errors import FedSPMError
+from fedspm.base.printable import printable_json
 from fedspm.cli.app import app
-from fedspm.cli.options import AllowEncoder, AsJson, Set, layers
+from fedspm.cli.options import Allow, AsJson, Set, layers
 from fedspm.cli.output import say, show_results
 from fedspm.report.terminal import console, counted, plain_table
 
@@ -124,7 +125,7 @@ def preview(
 
     found = look(SiteConfig.read(site), resolve(layers(config, {"engine": "flower"}, set_)))
     if as_json:
-        print(json.dumps(found.to_dict(), ensure_ascii=False))
+        print(printable_json(found.to_dict()))
     else:
         rows, meanings = [], dict[str, str]()
         for each in found.steps:
@@ -210,12 +211,12 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run across sites.")],
     superlink: SuperLink,
     root_certificates: RootCertificates = None,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
 ) -> None:
     """The operator: go on after the last complete round, on the same SuperLink or on a new one."""
     from fedspm.deploy.launch import resume_across_sites
 
-    _show(resume_across_sites(run, superlink, root_certificates, say, allow_encoder or ()))
+    _show(resume_across_sites(run, superlink, root_certificates, say, allow or ()))
 
 
 def _show(run: "Run") -> None:

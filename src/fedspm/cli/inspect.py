@@ -1,13 +1,13 @@
 """fedspm evaluate | diagnose | route | audit: look at a run."""
 
-import json
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fedspm.base.printable import printable_json
 from fedspm.cli.app import app
-from fedspm.cli.options import AllowEncoder, AsJson, RunFolder
+from fedspm.cli.options import Allow, AsJson, RunFolder
 from fedspm.cli.output import say, show_results
 from fedspm.report.terminal import console, plain_table
 
@@ -20,7 +20,7 @@ def evaluate(run: RunFolder, as_json: AsJson = False) -> None:
     opened = Run.open(run)
     metrics = opened.last_metrics()
     if as_json:
-        print(json.dumps(metrics, ensure_ascii=False))
+        print(printable_json(metrics))
     else:
         show_results(metrics, f"{run}, round {metrics['round']}, accuracy on {opened.config.data.tested_on}")
 
@@ -32,19 +32,22 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Gradient norms and bridge errors along training, as the paper's momentum figure shows them."""
-    from fedspm.report.diagnosis import BRIDGE, accumulation, bridge_records, bridge_rows, bridges, write_picture
+    from fedspm.report import diagnosis
     from fedspm.runs.folder import Run
 
     opened = [Run.open(run) for run in runs]
-    found = bridges(opened)
+    found = diagnosis.bridges(opened)
     if as_json:
-        for record in bridge_records(found):
-            print(json.dumps(record, ensure_ascii=False))
+        for record in diagnosis.bridge_records(found):
+            print(printable_json(record))
     else:
-        console.print(plain_table(BRIDGE, bridge_rows(found), "after the last diagnosed round"))
+        if rows := diagnosis.headline_rows(opened):
+            console.print(plain_table(diagnosis.HEADLINE, rows, "at normalised γ, over the rounds that all runs have"))
+        title = "the paper's bridge errors at γ as trained, after the last diagnosed round"
+        console.print(plain_table(diagnosis.BRIDGE, diagnosis.bridge_rows(found), title))
         for each in opened:
-            say(accumulation(each))
-    picture = write_picture(found, out or runs[0] / "convergence.svg")
+            say(diagnosis.accumulation(each))
+    picture = diagnosis.write_picture(found, out or runs[0] / "convergence.svg")
     if not as_json:
         say(f"picture   {picture}")
 
@@ -56,17 +59,17 @@ def route(
         list[Path], typer.Argument(metavar="FILE...", help="Image files; or tables (.csv, .parquet, .npz) of vectors.")
     ],
     as_json: AsJson = False,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
 ) -> None:
     """Route images or vectors to the client they resemble most, and predict there."""
     from fedspm.runs.folder import Run
     from fedspm.training.predict import answer, read_queries
 
-    opened = Run.open(run, allow_encoder or ())
+    opened = Run.open(run, allow or ())
     queries = read_queries(opened, files)
     for query, reply in zip(queries, answer(opened, queries), strict=True):
         if as_json:
-            print(json.dumps({**query.name, **reply}, ensure_ascii=False))
+            print(printable_json({**query.name, **reply}))
         else:
             sure, near = max(reply["probabilities"].values()), max(reply["posterior"].values())
             say(f"{query}: {reply['prediction']} ({sure:.2f}), answered by {reply['client']} ({near:.2f})")
@@ -77,16 +80,16 @@ def audit(
     run: RunFolder,
     noise: Annotated[float, typer.Option(min=0.001, help="privacy.noise to compare with, if the run has none.")] = 1.0,
     as_json: AsJson = False,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
 ) -> None:
     """Attack a run: which rows its updates show, and whether its model tells who was trained on."""
     from fedspm.audit.run_audit import audit_run, sentences
     from fedspm.runs.folder import Run
 
-    opened = Run.open(run, allow_encoder or ())
+    opened = Run.open(run, allow or ())
     found = audit_run(opened, noise).to_dict()
     if as_json:
-        print(json.dumps(found, ensure_ascii=False))
+        print(printable_json(found))
         return
     rows = []
     for each in found["rounds"]:

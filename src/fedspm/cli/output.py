@@ -5,7 +5,6 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fedspm.base.plugins import ENCODERS
 from fedspm.report.terminal import console, counted, results_table
 
 if TYPE_CHECKING:
@@ -39,6 +38,5 @@ def program() -> str:
 
 
 def allowing(run: "Run") -> str:
-    """What is to be typed behind a command so that it builds the run's encoders from outside this package."""
-    outside = dict.fromkeys(name for name in run.config.encoders if name not in ENCODERS)
-    return "".join(f" --allow-encoder {shlex.quote(name)}" for name in outside)
+    """What is to be typed behind a command so that it runs what the run names from outside this package."""
+    return "".join(f" --allow {shlex.quote(name)}" for name in run.config.outside_names)

@@ -23,6 +23,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
+from fedspm.base.printable import printable
 from fedspm.base.threads import keep_freed_memory
 from fedspm.deploy.polling_patch import (
     Backoff,
@@ -70,7 +71,7 @@ class Worker:
                 else:
                     backoff.wait()
             except Exception as error:  # the SuperNode is starting or stopping, or a message was withdrawn
-                print(f"fedspm: {error!r}", file=sys.stderr, flush=True)
+                print(printable(f"fedspm: {error!r}"), file=sys.stderr, flush=True)
                 time.sleep(1.0)
 
     def _take(self, token: str) -> None:

@@ -132,7 +132,7 @@ def _rehearsed(settings: Settings, task: Task, rows: SiteRows, steps: Sequence[s
     parts = {"train": train, "test": test if len(test) else train}
     few = {kind: Part(part.x[:ROWS], part.y[:ROWS]) for kind, part in parts.items()}
     exchange = WatchedExchange(algorithm, dict.fromkeys(task.names, few))
-    shared = algorithm.server_round(algorithm.start(exchange), exchange)
+    shared = algorithm.prepared(algorithm.server_round(algorithm.start(exchange), exchange), exchange)
     for name in steps:
         if name not in {each.step for each in exchange.seen}:
             exchange(getattr(algorithm, name), shared)

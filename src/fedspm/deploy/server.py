@@ -14,6 +14,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import write_atomically
+from fedspm.base.printable import printable
 from fedspm.deploy.launch import LOG, outcome_of
 from fedspm.deploy.polling_patch import poll_parts_sooner
 from fedspm.engines.flower.handshake import (
@@ -66,7 +67,7 @@ class Log(Callback):
 
     def __call__(self, line: str) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+            file.write(f"{time.strftime('%H:%M:%S')} {printable(line)}\n")
 
     def on_round_end(self, training: Training) -> None:
         self(f"round {training.round} done")
@@ -81,7 +82,7 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
     poll_parts_sooner()
     torch.set_num_threads(1)  # as every engine: the bits must not depend on the machine's cores
     config = Run(folder).config
-    run = Run(folder, config.encoders)  # which the operator has named, or allowed to resume with
+    run = Run(folder, config.outside_names)  # which the operator has named, or allowed to resume with
     post = Post(grid, Waiting(config.sites.wait, config.sites.min_clients, POLL))
     soon = time.monotonic() + ENDING  # whoever follows the run looks at the lock now and then, too
     with run.locked(lambda: time.monotonic() < soon):

@@ -141,7 +141,9 @@ def evaluate(model: Model, federation: Federation, map: Map = map) -> dict[str, 
     if federation.test is None or not any(len(part) for part in federation.test):
         raise FedSPMError("this federation has no test rows to evaluate on; give test= or set a larger test_fraction")
     answers = list(map(lambda job: ask(model, *job), _jobs(federation.test)))
-    return _metrics(_by_client(answers, federation.test), federation) | _components(model, federation)
+    notes = [model.algorithm.notes_of(private) for private in model.privates]
+    shown = {name: max(note[name] for note in notes if name in note) for note in notes for name in note}
+    return _metrics(_by_client(answers, federation.test), federation) | _components(model, federation) | shown
 
 
 def from_counts(counts: Mapping[str, Tensors], names: Sequence[str], routes: bool) -> dict[str, Any]:
@@ -248,8 +250,7 @@ def _metrics(answers: list[Predictions | None], federation: Federation) -> dict[
 
 
 def routing_metrics(routed: Mapping[int, Int[Tensor, " m"]], names: Sequence[str]) -> dict[str, Any]:
-    """Routing accuracy, and where the rows of each client went: all counts of up to `SHOWN` clients, with whose square
-    they grow, and beyond that the commonest mistakes and the rows of all others."""
+    """Routing accuracy and where rows went: m² counts of up to `SHOWN` clients, beyond that the commonest mistakes."""
     total = sum(int(row.sum()) for row in routed.values())
     accuracy = sum(int(row[i]) for i, row in routed.items()) / max(1, total)
     if (m := len(names)) <= SHOWN:

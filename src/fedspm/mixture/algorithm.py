@@ -30,7 +30,7 @@ def in_two_exchanges(algorithm: Algorithm) -> bool:
 class MixtureAlgorithm(FirstResponsibilities):
     """A method whose clients hold responsibilities of hidden components."""
 
-    bookkeeping = Algorithm.bookkeeping | {"tau", "view", "responsibilities", "evidence"}
+    bookkeeping = Algorithm.bookkeeping | {"tau", "view", "responsibilities", "evidence", "audit"}
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)
@@ -49,6 +49,9 @@ class MixtureAlgorithm(FirstResponsibilities):
 
     def components_of(self, private: Tensors) -> Int[Tensor, " n"] | None:
         return private["responsibilities"].argmax(1) if "responsibilities" in private else None
+
+    def notes_of(self, private: Tensors) -> dict[str, float]:
+        return {"e_step_error": float(private["audit"])} if "audit" in private else {}
 
     def mixing_of(self, private: Tensors) -> Float[Tensor, " c"] | None:
         return private.get("mixing")

@@ -11,8 +11,10 @@ from typing import Annotated, Any, Literal
 import tomli_w
 from pydantic import Field, ValidationError
 
+from fedspm.algorithms import outside_code
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.base.layers import merged
+from fedspm.base.plugins import NamedCode
 from fedspm.base.schema import Names, Strict, problem, refuse_unknown_keys
 from fedspm.data.catalog.sources import NAMED, SAMPLE, Images, is_known, load_data, unknown_data
 from fedspm.data.federation import Federation
@@ -27,7 +29,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The method as printed, with a ResNet as He et al. have it: docs/decisions/0003.
     "paper": {
         "predictor": {"normalisation": "batch", "grid": 1, "learning_rate": OF_IMAGES},
-        "em": {"start": "random", "hold": 0, "scaled_steps": False, "server_step": 1.0},
+        "em": {"start": "random", "hold": 0, "scaled_steps": False, "server_step": 1.0, "normalisers": "trained"},
     },
 }
 
@@ -97,6 +99,17 @@ class Config(Settings):
     data: Data = Data()
     shift: Shift = Shift()
     sites: Sites = Sites()
+
+    @property
+    def outside_code(self) -> list[NamedCode]:
+        """What is not part of this package and runs if this is trained: algorithm, encoders, transforms, data set."""
+        transforms = [NamedCode("transforms", name) for name in self.wire.transforms]
+        ours = {SAMPLE, OWN, IN_MEMORY, *NAMED}
+        return outside_code(self) + transforms + [NamedCode("data", name) for name in {self.data.name} - ours]
+
+    @property
+    def outside_names(self) -> list[str]:
+        return [code.name for code in self.outside_code]
 
     def federation(self, again: bool = False, permuted: bool = True) -> Federation:
         """The data of this run; images are divided over clients, what comes divided is taken as it is. `again`: of a

@@ -40,12 +40,13 @@ def settings() -> list[Setting]:
     """Those of a run's configuration; in the place of `options` those of the methods that have any."""
     data = {name: merged(OF_DATA.get(name, {}), TUNED.get(name, {})) for name in OF_DATA | TUNED}
     layers = {name: flat(layer) for name, layer in (PRESETS | data).items()}
+    preset = layers.pop("default")
     found: list[Setting] = []
     for key, field in fields(Config):
         if key == OPTIONS:
             found += _options()
             continue
-        usual = Config().value(key)
+        usual = preset.get(key, Config().value(key))
         instead = {name: layer[key] for name, layer in layers.items() if layer.get(key, usual) != usual}
         found.append(_setting(key, field, usual, instead))
     return found

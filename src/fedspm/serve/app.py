@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, RedirectResponse
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,6 +20,7 @@ from fedspm.version import __version__
 
 PAGE = Path(__file__).with_name("page")
 PAGES = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
+QUERIES = ("/v1/predict", "/v1/route")
 log = logging.getLogger("fedspm.serve")
 
 NAMED_X = "one tensor, named x; the metadata `columns`, a JSON list, may name its columns"
@@ -132,6 +133,10 @@ def _service(app: FastAPI, router: Router) -> None:
 
 
 def _page(app: FastAPI, router: Router, samples: Path | None) -> None:
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return RedirectResponse("/openapi.json")
+
     for address, file in PAGES.items():
         app.get(address, include_in_schema=False)(_file(PAGE / file))
     known = {path.stem: path for path in sorted(samples.glob("*.png"))} if samples and samples.is_dir() else {}
@@ -161,8 +166,8 @@ def _json(content: Any) -> Response:
 
 
 class RequestLog:
-    """Writes one line per request to the log (path, status, size and time, nothing of the query itself), counts it, and
-    adds the security headers to the reply."""
+    """Writes one line per query to the log (path, status, size and time, nothing of the query itself), counts every
+    request, and adds the security headers to the reply."""
 
     def __init__(self, app: ASGIApp, router: Router):
         self._app = app
@@ -195,6 +200,6 @@ class RequestLog:
             route = scope.get("route")
             path = getattr(route, "path", "elsewhere")  # the declared address: what a caller types is not logged
             self._metrics.requests.labels(path, str(status)).inc()
-            if path.startswith("/v1/"):
+            if path in QUERIES:  # a page that is open asks for the nodes' health every few seconds
                 self._metrics.seconds.observe(seconds)
                 log.info("%s %d %d bytes %.1f ms", path, status, size, 1000 * seconds)

@@ -1,7 +1,7 @@
 """A bundle: one folder with what a router needs of a run, and one folder per client with what its node needs.
 
-    BUNDLE/router/         router.json, router.safetensors
-    BUNDLE/clients/NAME/   node.json, node.safetensors
+    BUNDLE/router/         router.json, router.safetensors, router.sig if it is signed
+    BUNDLE/clients/NAME/   node.json, node.safetensors, node.sig if it is signed
 
 The router has no head, a node has nothing of the other clients, and neither has a row of anybody's data. All folders of
 one export carry the same `version`, and the router asks a node for the version that it routed with. A card holds the
@@ -24,9 +24,9 @@ from pydantic import Field, ValidationError
 from safetensors.torch import load
 from torch import Tensor
 
-from fedspm.algorithms import build_algorithm
+from fedspm.algorithms import build_algorithm, outside_code
 from fedspm.base.errors import DamagedFile, FedSPMError
-from fedspm.base.files import read_json
+from fedspm.base.files import parse_json
 from fedspm.base.plugins import require_allowed
 from fedspm.base.schema import Strict, problem
 from fedspm.base.tensors import Tensors, plain, read_tensors
@@ -36,6 +36,7 @@ from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 from fedspm.serve.novelty import Novelty
 
+KINDS, SUFFIXES = ("router", "node"), ("json", "safetensors", "sig")  # of a folder, and of its files
 FORMAT = 2  # since bundles hold the names of columns
 TENSORS = "application/x-safetensors"  # content type of packed tensors
 HEADER = 64 * 1024  # bytes that the header of a body may have: hundreds of tensors, and a query has one
@@ -181,24 +182,31 @@ def mean_row(tensors: Tensors, shape: tuple[int, ...]) -> Float[Tensor, "1 *shap
     return as_input(mean.expand(shape)[None], shape)
 
 
-def load_router(folder: Path, encoders: Collection[str] = ()) -> RouterModel:
-    """`encoders` from outside this package may be imported, and no others."""
-    return RouterModel(*_load(folder, "router", encoders))
+def load_router(folder: Path, allowed: Collection[str] = (), trust: bytes | None = None) -> RouterModel:
+    """Code from outside this package is imported only if `allowed` has the name that the folder calls it by. With a key
+    to `trust`, the folder must be signed with it."""
+    return RouterModel(*_load(folder, "router", allowed, trust))
 
 
-def load_node(folder: Path, encoders: Collection[str] = ()) -> NodeModel:
+def load_node(folder: Path, allowed: Collection[str] = (), trust: bytes | None = None) -> NodeModel:
     """As `load_router`, for the folder of one client."""
-    return NodeModel(*_load(folder, "node", encoders))
+    return NodeModel(*_load(folder, "node", allowed, trust))
 
 
-def read_card(folder: Path, kind: str) -> Card:
+def read_card(folder: Path, kind: str, trust: bytes | None = None) -> Card:
     path = folder / f"{kind}.json"
-    if not path.exists():
+    try:
+        content = path.read_bytes()
+    except OSError as error:
         raise FedSPMError(
             f"{folder} is not the folder of a {kind}: it has no {kind}.json; make a bundle with `fedspm export`"
-        )
+        ) from error
+    if trust:
+        from fedspm.serve.signature import require_signed
+
+        require_signed(folder, kind, content, trust)
     try:
-        card = Card.model_validate(read_json(path))
+        card = Card.model_validate(parse_json(content, path))
     except ValidationError as error:
         raise DamagedFile(f"{path} is damaged at {problem(error, Card)}") from error
     if card.format != FORMAT:
@@ -206,10 +214,9 @@ def read_card(folder: Path, kind: str) -> Card:
     return card
 
 
-def _load(folder: Path, kind: str, encoders: Collection[str]) -> tuple[Card, Tensors]:
-    card, path = read_card(folder, kind), folder / f"{kind}.safetensors"
-    for name in card.settings.encoders:
-        require_allowed(name, encoders)
+def _load(folder: Path, kind: str, allowed: Collection[str], trust: bytes | None) -> tuple[Card, Tensors]:
+    card, path = read_card(folder, kind, trust), folder / f"{kind}.safetensors"
+    require_allowed(outside_code(card.settings), allowed)
     unlike = f"is damaged, or not of the same export as {kind}.json (its SHA-256 is another); copy both files again"
     return card, read_tensors(path, card.sha256, other_digest=unlike).tensors
 

@@ -46,6 +46,11 @@ class Entry:
 class Ledger:
     """Reads, checks and continues the ledger in the folder of a site's state."""
 
+    _entries: list[Entry]
+    _known: "hashlib._Hash"  # of everything that was read or written
+    _hash: str  # of the last line
+    _offset: int  # where the next one begins
+
     def __init__(self, state: Path):
         self._lines, self._head = state / "ledger.jsonl", state / "ledger.head"
         self._forget()
@@ -115,10 +120,9 @@ class Ledger:
         self._hash, self._offset = sha256(line), self._offset + len(line)
 
     def _forget(self) -> None:
-        self._entries: list[Entry] = []
-        self._known = hashlib.sha256()  # of everything that was read or written
-        self._hash: str = BEGINNING
-        self._offset: int = 0
+        self._entries = []
+        self._known = hashlib.sha256()
+        self._hash, self._offset = BEGINNING, 0
 
     def _line(self, entry: Entry, before: str) -> bytes:
         return json.dumps(asdict(entry) | {"before": before}, ensure_ascii=False).encode() + b"\n"

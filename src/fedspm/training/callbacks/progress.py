@@ -15,6 +15,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as ProgressBar
 
+from fedspm.base.printable import printable
 from fedspm.training.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -75,7 +76,7 @@ class Progress(Callback):
 
     def _say(self, line: str) -> None:
         if self._bar:
-            self._bar.console.print(line)
+            self._bar.console.print(printable(line))
 
 
 class StopOnInterrupt(Callback):

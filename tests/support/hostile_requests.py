@@ -1,27 +1,19 @@
-"""Ten thousand malformed or hostile requests against a router that runs with tokens.
+"""Malformed and hostile requests of many kinds, drawn from a seed: all of them must be refused with a sentence."""
 
-    fedspm serve all RUN --port 8000 --rate 1e9 --tokens tokens.toml
-    python benchmarks/hostile.py --port 8000 --pid PID --token TOKEN RUN/samples/client-0.png
-
-Every one must be refused with a sentence; none may be answered with 5xx, and memory must stay flat.
-"""
-
-import argparse
-import asyncio
-import collections
 import io
 import json
 import random
 import struct
 import zlib
 from collections.abc import Callable
-from pathlib import Path
 
-import aiohttp
 from PIL import Image
+
+from hostile_images import COSTLY, encoded
 
 Request = dict[str, object]
 TENSORS = "application/x-safetensors"
+QUERIES = ("/v1/predict", "/v1/route")
 
 
 def png(width: int, height: int, content: bytes = b"") -> bytes:
@@ -49,14 +41,17 @@ class Hostile:
         buffer = io.BytesIO()
         Image.open(io.BytesIO(image)).convert("RGB").save(buffer, "JPEG")
         self._jpeg = buffer.getvalue()
+        self._bmp, self._tiff = encoded("BMP", 28), encoded("TIFF", 28)
         self.kinds: list[Callable[[], Request]] = [
             self.noise, self.truncated, self.header, self.bombs, self.json, self.nested, self.tensors, self.form,
-            self.parameters, self.method, self.path, self.stranger,
+            self.parameters, self.method, self.path, self.stranger, self.costly, self.mutated, self.pages, self.names,
         ]  # fmt: skip
+        self._costly = [make(20_000) for make in COSTLY.values()]
 
     def post(self, body: bytes, kind: str, **more: object) -> Request:
         headers = {**self._token, "content-type": kind}
-        return {"method": "POST", "path": "/v1/predict", "data": body, "headers": headers} | more
+        path = self._random.choice(QUERIES)
+        return {"method": "POST", "path": path, "data": body, "headers": headers} | more
 
     def noise(self) -> Request:
         kinds = [
@@ -126,6 +121,44 @@ class Hostile:
         path = self._random.choice(["/v1/predict", "/v1/route"])
         return self.post(self._image, "image/png", path=path) | {"headers": {"content-type": "image/png", **shown}}
 
+    def costly(self) -> Request:
+        """Images that a decoder would work on for long; here they are short, and cut somewhere."""
+        image = self._random.choice(self._costly)
+        return self.post(image[: self._random.randrange(20, len(image))], "image/png")
+
+    def mutated(self) -> Request:
+        """Bodies that were right, with a few bytes changed: some still are."""
+        tensors = json.dumps({"x": {"dtype": "U8", "shape": [3, 28, 28], "data_offsets": [0, 2352]}}).encode()
+        right = [
+            (self._image, "image/png"), (self._jpeg, "image/jpeg"),
+            (self._bmp, "image/bmp"), (self._tiff, "image/tiff"),
+            (struct.pack("<Q", len(tensors)) + tensors + bytes(2352), TENSORS),
+            (json.dumps({"x": [[[0.5] * 28] * 28] * 3}).encode(), "application/json"),
+        ]  # fmt: skip
+        body, kind = self._random.choice(right)
+        changed = bytearray(body)
+        for _ in range(self._random.randrange(1, 9)):
+            changed[self._random.randrange(len(changed))] = self._random.randrange(256)
+        return self.post(bytes(changed), kind)
+
+    def pages(self) -> Request:
+        """Every other address, with methods, bodies and parameters that it does not expect."""
+        paths = ["/v1/clients", "/v1/model", "/healthz", "/readyz", "/metrics", "/openapi.json", "/", "/page.js",
+                 "/v1/samples", "/v1/samples/none", "/docs"]  # fmt: skip
+        body = self._random.randbytes(self._random.randrange(200)) if self._random.random() < 0.5 else None
+        query = self._random.choice(["", "?x=1", "?%ff", "?" + "a=b&" * 200])
+        method = self._random.choice(["GET", "HEAD", "POST", "PUT", "DELETE"])
+        return {"method": method, "path": self._random.choice(paths) + query, "data": body, "headers": self._token}
+
+    def names(self) -> Request:
+        """Hosts and origins that are not the service's, and headers that are odd."""
+        odd = [{"host": "evil.example"}, {"origin": "http://evil.example"}, {"origin": "null"}, {"host": "[::"},
+               {"origin": "http://" + "a" * 5000}, {"content-type": "image/png; " + "a=b;" * 2000},
+               {"content-type": "application/json; charset=utf-7"}, {"content-encoding": "gzip"},
+               {"x-forwarded-for": "127.0.0.1", "host": "a b"}, {"authorization": "Bearer \u00ff\u00fe"}]  # fmt: skip
+        request = self.post(self._image[:50], "image/png")
+        return request | {"headers": {**request["headers"], **self._random.choice(odd)}}
+
     def oversized(self) -> Request:
         return self.post(b"\x00" * (17 * 2**20), "image/png")
 
@@ -136,66 +169,3 @@ def said(text: bytes) -> str:
         return str(json.loads(text)["error"])
     except ValueError:
         return text.decode()
-
-
-def memory(pid: int) -> int:
-    lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-    return next(int(line.split()[1]) // 1024 for line in lines if line.startswith("VmRSS"))
-
-
-async def attack(arguments: argparse.Namespace) -> None:
-    hostile = Hostile(arguments.image.read_bytes(), arguments.token, arguments.seed)
-    base = f"http://127.0.0.1:{arguments.port}"
-    seen: dict[str, collections.Counter[int]] = collections.defaultdict(collections.Counter)
-    silent: list[str] = []
-    left = arguments.requests
-
-    async def one(session: aiohttp.ClientSession, make: Callable[[], Request]) -> None:
-        request = make()
-        path = str(request.pop("path"))
-        try:
-            async with session.request(url=base + path, **request) as reply:  # type: ignore[arg-type]
-                text = await reply.read()
-                seen[make.__name__][reply.status] += 1
-                if reply.status >= 400 and len(said(text)) < 10:
-                    silent.append(f"{make.__name__} {reply.status} {text[:100]!r}")
-        except (aiohttp.ClientError, ValueError, KeyError) as error:
-            seen[make.__name__][0] += 1
-            silent.append(f"{make.__name__} {error!r}")
-
-    async def worker(session: aiohttp.ClientSession) -> None:
-        nonlocal left
-        while left > 0:
-            left -= 1
-            rare = left % 500 == 0
-            await one(session, hostile.oversized if rare else hostile.kinds[left % len(hostile.kinds)])
-
-    async with aiohttp.ClientSession() as session:
-        early = None
-        workers = [asyncio.create_task(worker(session)) for _ in range(16)]
-        while left > 0:
-            await asyncio.sleep(0.5)
-            if early is None and left < 0.8 * arguments.requests:
-                early = memory(arguments.pid)
-        await asyncio.gather(*workers)
-        body = {"data": arguments.image.read_bytes(), "headers": {**hostile._token, "content-type": "image/png"}}
-        async with session.post(f"{base}/v1/predict", **body) as reply:
-            good = reply.status
-    everything = sum(seen.values(), collections.Counter())
-    for kind, statuses in seen.items():
-        print(f"{kind:12} {dict(sorted(statuses.items()))}")
-    print(json.dumps({"requests": sum(everything.values()), "5xx": sum(n for s, n in everything.items() if s >= 500),
-                      "answered": everything[200], "without_a_sentence": len(silent), "examples": silent[:3],
-                      "megabytes_after_a_fifth": early, "megabytes_at_the_end": memory(arguments.pid),
-                      "a_good_request_afterwards": good}))  # fmt: skip
-
-
-if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("image", type=Path)
-    parser.add_argument("--port", type=int, default=8000)
-    parser.add_argument("--pid", type=int, required=True)
-    parser.add_argument("--token", required=True)
-    parser.add_argument("--requests", type=int, default=10_000)
-    parser.add_argument("--seed", type=int, default=0)
-    asyncio.run(attack(parser.parse_args()))
