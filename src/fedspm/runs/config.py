@@ -30,6 +30,7 @@ PRESETS: dict[str, dict[str, Any]] = {
     "paper": {
         "predictor": {"normalisation": "batch", "grid": 1, "learning_rate": OF_IMAGES},
         "em": {"start": "random", "hold": 0, "scaled_steps": False, "server_step": 1.0, "normalisers": "trained"},
+        "robust": "none",
     },
 }
 
