@@ -15,7 +15,7 @@ from fedspm.base.errors import FedSPMError
 from fedspm.base.files import folder_atomically
 from fedspm.base.layers import dotted
 from fedspm.base.tensors import Tensors
-from fedspm.data.arrays import as_input, as_labels, in_order, require_finite
+from fedspm.data.arrays import as_labels, encoded_rows
 from fedspm.data.federation import Federation
 from fedspm.data.settings import IN_MEMORY
 from fedspm.federated.evaluation import Model, evaluate, require_finite_answers
@@ -133,8 +133,10 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.mean_ = model.shared["input.mean"].numpy(force=True)
         self.scale_ = model.shared["input.scale"].numpy(force=True)
         self.n_features_in_ = int(np.prod(model.algorithm.task.shape))
-        if columns := manifest.get("columns"):
-            self.feature_names_in_ = np.asarray(columns, dtype=object)
+        self.schema_ = model.algorithm.task.schema
+        if self.schema_:
+            self.n_features_in_ = len(self.schema_.columns)
+            self.feature_names_in_ = np.asarray(self.schema_.names, dtype=object)
         return self
 
     def _require_federation(self, federation: object) -> None:
@@ -215,8 +217,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         names = list(federation.names)
         if names != self.client_names_:
             raise FedSPMError(f"the model knows the clients {self.client_names_}, this federation has {names}")
-        if (columns := self.manifest_.get("columns")) and federation.columns:
-            federation = federation.arranged(columns)
+        if self.schema_:
+            federation = federation.arranged(self.schema_)
         if federation.shape != self.model_.algorithm.task.shape:
             raise FedSPMError(
                 f"rows have shape {federation.shape}, the model was trained on {self.model_.algorithm.task.shape}"
@@ -227,8 +229,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
 
     def _collect(self, x: Any, function: Callable[[Tensors], Any]) -> np.ndarray:
         """What a function makes of all rows."""
-        rows = as_input(in_order(x, self.manifest_.get("columns")), self.model_.algorithm.task.shape)
-        require_finite(rows, "x")
+        rows = encoded_rows(x, self.schema_, self.model_.algorithm.task.shape)
         with torch.no_grad():
             found = torch.cat([function(self.model_.embed(chunk)) for chunk in chunks(rows)])
         require_finite_answers(found, "a probability")

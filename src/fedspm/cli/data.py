@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 data = typer.Typer(no_args_is_help=True, help="Data sets: what is here, how to get it, what it looks like.")
 app.add_typer(data, name="data")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="fashion-mnist, cifar10, cifar100 or fed-isic2019.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="fashion-mnist, cifar10, cifar100, fed-isic2019 or heart-disease.")
+]
 PIPE = 240  # columns of a pipe
 
 

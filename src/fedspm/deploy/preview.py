@@ -15,6 +15,7 @@ from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.tensors import Tensors
 from fedspm.data.part import Part
+from fedspm.data.tables.agree import agreed_schema
 from fedspm.engines.flower.contract import SiteConfig, broken_terms, planned_steps, require_willing
 from fedspm.engines.flower.ledger import Entry, Ledger, separation_spent
 from fedspm.engines.flower.site_data import SiteRows, load_rows
@@ -79,7 +80,10 @@ def preview(site: SiteConfig, config: Config) -> Preview:
     if site.name not in names:
         names = (*names, site.name)
     rows, settings = load_rows(site.rows), config.alone()
-    task = Task(rows.shape, len(rows.classes), tuple(names), (len(rows.train),) * len(names))
+    told = rows.summaries(site.min_count)
+    schema = agreed_schema({site.name: told}) if told else None  # as if the others had the same levels
+    shape = (len(schema.features),) if schema else rows.shape
+    task = Task(shape, len(rows.classes), tuple(names), (len(rows.train),) * len(names), schema)
     entries, refused = Ledger(site.state).entries(), list[str]()
     try:
         require_willing(site, settings, list(config.sites.names))
@@ -128,7 +132,7 @@ def _rehearsed(settings: Settings, task: Task, rows: SiteRows, steps: Sequence[s
     short = {role: getattr(settings, role) for role in ("predictor", "router")}
     short = {role: block.model_copy(update={"steps": min(1, block.steps)}) for role, block in short.items()}
     algorithm = build_algorithm(settings.model_copy(update=short), task)
-    train, test = rows.encoded(np.asarray(rows.classes))
+    train, test = rows.encoded(np.asarray(rows.classes), task.schema)
     parts = {"train": train, "test": test if len(test) else train}
     few = {kind: Part(part.x[:ROWS], part.y[:ROWS]) for kind, part in parts.items()}
     exchange = WatchedExchange(algorithm, dict.fromkeys(task.names, few))

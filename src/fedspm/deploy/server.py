@@ -19,7 +19,6 @@ from fedspm.deploy.launch import LOG, outcome_of
 from fedspm.deploy.polling_patch import poll_parts_sooner
 from fedspm.engines.flower.handshake import (
     Introduction,
-    agreed_columns,
     agreed_task,
     by_name,
     introduce,
@@ -96,12 +95,12 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
             sites = gather(post, config, log)
             nodes = {name: site.node for name, site in sites.items()}
             task, classes = agreed_task(sites, config.sites.names)
-            columns = agreed_columns(sites, config.sites.names)
+            for name, why in (task.schema.dropped if task.schema else {}).items():
+                log(f"column {name!r} is left out: it {why}")
             algorithm = build_algorithm(config, task)
-            run.describe(site_manifest(algorithm, classes, all(site.pixels for site in sites.values()), columns))
+            run.describe(site_manifest(algorithm, classes, all(site.pixels for site in sites.values())))
         algorithm = run.algorithm()
-        classes, columns = np.asarray(run.classes), run.manifest.get("columns")
-        engine = FlowerEngine(post, algorithm, classes, run.id, nodes, log, columns=columns)
+        engine = FlowerEngine(post, algorithm, np.asarray(run.classes), run.id, nodes, log)
         checkpoint = run.latest() if run.has_checkpoint() else None
         if checkpoint is None:
             log("the start: statistics of x and the first components, some tens of short exchanges; then round 1")

@@ -19,13 +19,13 @@ from fedspm.federated.client import Client
 from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
+from fedspm.federated.standardising import feature_sums, mean_and_scale, standardised
 from fedspm.federated.steps import Step, step, steps_of
 from fedspm.federated.task import Task, public_input
 from fedspm.federated.transforms import transforms_of
-from fedspm.federated.uploads import EVALUATION, Count, Squares, Sum
+from fedspm.federated.uploads import DESCRIPTION, EVALUATION
 from fedspm.nn.build_encoder import build_encoder
 from fedspm.nn.encoder import Encoder
-from fedspm.nn.normalisation import standardised
 from fedspm.nn.sgd import Batch, chunks
 
 INPUT = ("input.mean", "input.scale")  # how rows are standardised
@@ -131,11 +131,9 @@ class Algorithm(ABC):
         if not without_noise(self):
             return dict(zip(INPUT, public_input(self.task, self.settings.privacy), strict=True))
         totals = exchange(self.describe, {}).totals()
-        mean = totals["sum"] / (count := totals["count"].clamp_min(1))
-        scale = (totals["square"] / count - mean.square()).clamp_min(0).sqrt()
-        scale = torch.where(scale > 1e-7 * mean.abs(), scale, 1.0)  # a constant feature becomes zero
-        if totals["count"] == 0:
+        if not totals["count"].any():
             warnings.warn("no client has as many rows as min_count: x is not standardised", stacklevel=2)
+        mean, scale = mean_and_scale(**totals)
         return {"input.mean": mean.float(), "input.scale": scale.float()}
 
     def steps_in_use(self) -> dict[str, Step]:
@@ -185,21 +183,12 @@ class Algorithm(ABC):
         """The private state of a client before its first step."""
         return {}
 
-    @step(
-        when="start",
-        used=without_noise,
-        uploads={"count": Count(of="values"), "sum": Sum(), "square": Squares(sum="sum", count="count")},
-    )
+    @step(when="start", used=without_noise, uploads=DESCRIPTION)
     def describe(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
-        """Count, sum and sum of squares of every channel or feature, from at least `min_count` rows."""
-        x = client.x if client.n >= self.settings.min_count else client.x[:0]
-        over = (0, 2, 3) if x.ndim == 4 else (0,)
-        total, square = torch.zeros(2, x.shape[1], dtype=torch.float64)
-        for piece in x.split(1024):
-            total += piece.cpu().double().sum(over)
-            square += piece.cpu().double().square().sum(over)
-        count = torch.tensor(x.numel() / x.shape[1], dtype=torch.float64)
-        return Mean(1, count=count, sum=total, square=square), client.private
+        """Count, sum and sum of squares of every channel or feature, each from at least `min_count` known values; of
+        what is 0 or 1 by construction, none where fewer rows are 1, or fewer are 0, but some."""
+        flags = self.task.schema.flags if self.task.schema else ()
+        return Mean(1, **feature_sums(client.x, self.settings.min_count, flags)), client.private
 
     def local_solver(
         self,
@@ -235,8 +224,8 @@ class Algorithm(ABC):
         )
 
     def standardise(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
-        """(x − mean) / scale in one pass"""
-        return standardised(x, shared["input.mean"], shared["input.scale"])
+        """(x − mean) / scale in one pass; what is missing counts as the mean"""
+        return standardised(x, shared["input.mean"], shared["input.scale"], self.task.schema is not None)
 
     @step(when="evaluation", uploads={}, used=prepares_for_evaluation)
     def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:

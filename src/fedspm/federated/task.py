@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
 from fedspm.data.federation import Federation
+from fedspm.data.tables.schema import TableSchema
 from fedspm.federated.settings import Privacy
 
 
@@ -22,16 +23,19 @@ class Task:
     classes: int
     names: tuple[str, ...]
     counts: tuple[int, ...]
+    schema: TableSchema | None = None  # what the elements of a vector mean, where they have names
 
     @classmethod
     def of_federation(cls, federation: Federation) -> "Task":
         """Where the rows are at hand."""
-        return cls(federation.shape, len(federation.classes), federation.names, federation.counts)
+        return cls(federation.shape, len(federation.classes), federation.names, federation.counts, federation.schema)
 
     @classmethod
     def of_description(cls, known: Mapping[str, Any]) -> "Task":
         """From what a server tells the sites of a run, or the card of a bundle says."""
-        return cls(tuple(known["shape"]), len(known["classes"]), tuple(known["names"]), tuple(known["counts"]))
+        schema = TableSchema.parse(known.get("table"), "the description")
+        names, counts = tuple(known["names"]), tuple(known["counts"])
+        return cls(tuple(known["shape"]), len(known["classes"]), names, counts, schema)
 
     @classmethod
     def of_manifest(cls, known: Mapping[str, Any]) -> "Task":

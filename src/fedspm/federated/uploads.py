@@ -74,16 +74,21 @@ class Sum(Upload):
 
 @dataclass(frozen=True)
 class Count(Upload):
-    """How many rows (or shares of rows) a sum is over; or how many values, if a row has several for each feature."""
+    """How many rows (or shares of rows) a sum is over; or how many values of each feature, of which an image has
+    several."""
 
     of: str = "rows"
     phrase = "number of rows"
 
     def check(self, name: str, reply: Tensors, sender: Sender) -> None:
-        most = sender.rows * sender.values_per_row if self.of == "values" else sender.rows
-        counted = reply[name]
-        whole = counted.ndim > 0 or float(counted) in (0, most)  # of all rows, or of none
-        if (counted < 0).any() or not whole or float(counted.double().sum()) > most * (1 + ROUNDING):
+        counted = reply[name].double()
+        if self.of == "values":
+            most, found = sender.rows * sender.values_per_row, float(counted.max())
+        else:
+            most, found = sender.rows, float(counted.sum())
+        whole = counted.ndim > 0 or found in (0, most)  # of all rows, or of none
+        whole &= self.of != "values" or bool((counted == counted.round()).all())
+        if (counted < 0).any() or not whole or found > most * (1 + ROUNDING):
             raise Refused(f"{name!r} is {few(counted)}, which cannot be, of {sender.rows} rows")
 
 
@@ -149,6 +154,11 @@ class EvaluationCount(Upload):
                 raise Refused(f"{name!r} is {few(value)}, not counts of {rows} test rows")
 
 
+DESCRIPTION: dict[str, Upload] = {
+    "count": Count(of="values"),
+    "sum": Sum(),
+    "square": Squares(sum="sum", count="count"),
+}
 EVALUATION: dict[str, Upload] = {
     "rows": EvaluationCount(),
     "right": EvaluationCount(of="rows"),

@@ -174,7 +174,8 @@ class FirstResponsibilities(Algorithm):
         """One view of all rows of a client."""
         pieces = (self.standardise(shared, x) for x in chunks(client.x))
         if view == DESCRIBED:
-            mean = self.standardise(shared, client.x.mean(0, keepdim=True))
+            known = client.x.nanmean if client.x.isnan().any() else client.x.mean
+            mean = self.standardise(shared, known(0, keepdim=True))
             return torch.cat([kmeans_init.described(x, mean).cpu() for x in pieces])
         look = kmeans_init.coarse if view == AVERAGES else kmeans_init.textures
         return torch.cat([look(x).cpu() for x in pieces])

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -56,9 +57,13 @@ def _write_samples(folder: Path, federation: Federation) -> Path:
             if len(part):
                 write_atomically(folder / f"{name}.png", encode_png(part.x[0]), private=True)
         return folder / "*.png"
-    header = federation.columns or [f"x{k}" for k in range(federation.shape[0])]
+    header: Sequence[str] = [f"x{k}" for k in range(federation.shape[0])]
+    rows = [part.x[0].tolist() for part in tests]
+    if federation.schema:
+        header = federation.schema.names
+        rows = [list(row.values()) for part in tests for row in federation.schema.decode(part.x[:1]).records()]
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *(part.x[0].tolist() for part in tests)])
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
     write_atomically(folder / "queries.csv", text.getvalue(), private=True)
     return folder / "queries.csv"
 

@@ -16,12 +16,15 @@ from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.base.layers import merged
 from fedspm.base.plugins import NamedCode
 from fedspm.base.schema import Names, Strict, problem, refuse_unknown_keys
+from fedspm.data.catalog.heart import HEART
 from fedspm.data.catalog.sources import NAMED, SAMPLE, Images, is_known, load_data, unknown_data
 from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import Heterogeneity, impose
 from fedspm.data.newcomer import RowSchema, read_newcomer
 from fedspm.data.part import Part
+from fedspm.data.readers.draft import Draft
 from fedspm.data.settings import CONSTRUCTED, DIVIDED, IN_MEMORY, OF_TABLES, OWN, Data, Shift, meaningless
+from fedspm.data.tables.schema import TableSchema
 from fedspm.federated.settings import OF_IMAGES, Settings
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -52,6 +55,7 @@ OF_DATA: dict[str, dict[str, Any]] = {
         "data": {"size": 64},
         "em": {"server_step": 1.0},
     },
+    "heart-disease": {"rounds": 60, "components": 2},
 }
 
 # What was chosen on validation rows for a data set: docs/tuning.md. Of the preset `default` alone.
@@ -112,21 +116,25 @@ class Config(Settings):
     def outside_names(self) -> list[str]:
         return [code.name for code in self.outside_code]
 
-    def federation(self, again: bool = False, permuted: bool = True) -> Federation:
+    def federation(self, again: bool = False, permuted: bool = True, schema: TableSchema | None = None) -> Federation:
         """The data of this run; images are divided over clients, what comes divided is taken as it is. `again`: of a
-        run that was, whose leavers may have taken their rows with them; not `permuted`: labels say what images show."""
+        run that was, whose leavers may have taken their rows with them, and whose tables were encoded by `schema`; not
+        `permuted`: labels say what images show."""
         if self.data.name == OWN:
-            loaded: Federation | Images = Federation.from_draft(self.data.own(), self.data.test_fraction, self.seed)
+            loaded: Federation | Images | Draft = self.data.own()
         else:
             loaded = load_data(self.data.name, self.data.path, self.data.size)
             if isinstance(loaded, Federation):
                 self._refuse_division()
+        leavers = list(self.data.without)
+        if isinstance(loaded, Draft):
+            leavers = loaded.leave_out(leavers)  # before anything is asked of them, enough rows for instance
+            loaded = Federation.from_draft(loaded, self.data.test_fraction, self.seed, self.min_count, schema)
         how = self.heterogeneity if permuted else replace(self.heterogeneity, permutation=False)
         federation = loaded if isinstance(loaded, Federation) else impose(*loaded, how, self.seed)
         if self.data.without:
-            leavers = [name for name in self.data.without if not again or name in federation.names]
-            federation = federation.without(leavers)
-        like = RowSchema(federation.shape, federation.classes, federation.columns)
+            federation = federation.without([name for name in leavers if not again or name in federation.names])
+        like = RowSchema(federation.shape, federation.classes, federation.schema)
         for name in self.data.joined:
             federation = federation.with_client(name, *self.newcomer(name, like))
         if self.data.without:
@@ -235,7 +243,8 @@ def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
     if not isinstance(preset, str) or preset not in PRESETS:
         raise FedSPMError(f"there is no preset {preset!r}; known are {', '.join(PRESETS)}")
     name = _data_name(wanted)
-    images = name in (SAMPLE, *NAMED) and wanted.get("engine") != "flower"  # across machines they are the sites' own
+    images = name in (SAMPLE, *NAMED) and name != HEART.name
+    images = images and wanted.get("engine") != "flower"  # across machines they are the sites' own
     known = {"predictor": {"learning_rate": OF_IMAGES}} if images else {}
     tuned = TUNED.get(name, {}) if preset == "default" and images else {}
     return merged(Config().model_dump(), known, OF_DATA.get(name, {}), tuned, PRESETS[preset])

@@ -271,7 +271,7 @@ class Run:
         """The federation of this run, built again from its configuration and checked to be the same."""
         self.require_rows()
         require_allowed([code for code in self.config.outside_code if code.kind == "data"], self.allowed)
-        federation = self.config.federation(again=True)
+        federation = self.config.federation(again=True, schema=self.task.schema)
         self.require_same(federation)
         return federation
 

@@ -46,7 +46,7 @@ BODY: dict[str, Any] = {
                     "properties": {
                         "x": {
                             "description": "a row, or a list of rows; where columns have names (/v1/model), a row may "
-                            "be an object with a number for each of them, in any order",
+                            "be an object with a value for each of them, in any order; null where one is missing",
                             "anyOf": [{"type": "array", "items": {}}, {"type": "object"}],
                         }
                     },
@@ -106,10 +106,11 @@ def _service(app: FastAPI, router: Router) -> None:
     async def model(request: Request) -> Response:
         router.admit(request)
         card = router.current.model.card
-        kept = {"version", "shape", "range", "classes", "columns", "names", "false_alarms"}
+        kept = {"version", "shape", "range", "classes", "table", "names", "false_alarms"}
         limits = {"body": router.limits.body, "batch": router.limits.batch, "pixels": router.limits.pixels}
         return _json(
-            card.model_dump(include=kept)
+            card.model_dump(mode="json", include=kept)
+            | {"columns": card.columns}
             | {"algorithm": card.settings.algorithm, "components": card.settings.components, "limits": limits}
         )
 

@@ -31,13 +31,14 @@ from fedspm.base.plugins import require_allowed
 from fedspm.base.schema import Strict, problem
 from fedspm.base.tensors import Tensors, plain, read_tensors
 from fedspm.data.arrays import as_input
+from fedspm.data.tables.schema import TableSchema
 from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 from fedspm.serve.novelty import Novelty
 
 KINDS, SUFFIXES = ("router", "node"), ("json", "safetensors", "sig")  # of a folder, and of its files
-FORMAT = 2  # since bundles hold the names of columns
+FORMAT = 3  # since bundles hold how tables become vectors
 TENSORS = "application/x-safetensors"  # content type of packed tensors
 HEADER = 64 * 1024  # bytes that the header of a body may have: hundreds of tensors, and a query has one
 SUM = 1e-3  # by which probabilities of a probe may miss one
@@ -55,7 +56,7 @@ class Card(Strict):
     shape: tuple[int, ...]
     range: tuple[float, float] | None  # of the training rows; None: not known, but beyond that of image files
     classes: list[str | int | float | bool]
-    columns: list[str] | None = Field(None, description="names of the features of vectors, where they have any")
+    table: TableSchema | None = Field(None, description="how rows of named columns become vectors")
     names: list[str]  # all clients for a router, one for a node
     counts: list[int]
     features: dict[str, list[int]] = Field({}, description="a node's: shapes of what the router sees in a row")
@@ -69,7 +70,12 @@ class Card(Strict):
 
     @property
     def task(self) -> Task:
-        return Task.of_description(dict(self))
+        return Task(self.shape, len(self.classes), tuple(self.names), tuple(self.counts), self.table)
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Names of the columns of a row, where they have any."""
+        return list(self.table.names) if self.table else None
 
 
 @dataclass(frozen=True)

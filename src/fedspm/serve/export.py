@@ -67,7 +67,6 @@ def export(run: Run, out: Path, false_alarms: float = 0.05, sign: Path | None = 
         "made_from": run.manifest["data_fingerprint"],
         "round": checkpoint.round,
         "range": run.manifest.get("range", UNIT),
-        "columns": run.manifest.get("columns"),
     }
     folders, features = file_names(task.names) if nodes else [], _features(algorithm, shared)
     everybody = common | {
@@ -116,7 +115,6 @@ def export_site(kept: SiteSnapshot, out: Path, allowed: Collection[str] = (), si
         "made_from": kept.run,
         "round": kept.round,
         "range": None,  # a node gets rows, never image files
-        "columns": kept.description.get("columns"),
         "names": [kept.name],
         "counts": [task.counts[i]],
         "features": _features(algorithm, kept.shared),
@@ -133,6 +131,7 @@ def _common(algorithm: Servable, version: str, classes: list[Any]) -> dict[str, 
         "version": version,
         "settings": algorithm.settings.alone(),
         "shape": algorithm.task.shape,
+        "table": algorithm.task.schema,
         "classes": classes,
     }
 

@@ -55,7 +55,7 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
     if run.has_rows or not by_sketch:
         with _only_for_evaluation(optional=by_sketch):
             run.require_rows()
-            together = config.federation(again=True)
+            together = config.federation(again=True, schema=run.task.schema)
             run.require_same(together.without([name]))
             federation = together
     train = federation.train[-1] if federation else config.newcomer(name, _row_schema(run))[0]
@@ -147,8 +147,7 @@ def _with_other_clients(config: Config, **data: Any) -> Config:
 
 
 def _row_schema(run: Run) -> RowSchema:
-    columns = run.manifest.get("columns")
-    return RowSchema(run.task.shape, run.classes, tuple(columns) if columns else None)
+    return RowSchema(run.task.shape, run.classes, run.task.schema)
 
 
 def _counts(algorithm: Onboards) -> dict[str, int]:

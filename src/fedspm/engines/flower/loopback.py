@@ -71,8 +71,8 @@ class LoopbackEngine(FlowerEngine):
         nodes: Mapping[str, int],
         say: Callable[[str], None],
     ):
-        classes, columns = np.asarray(federation.classes), federation.columns
-        super().__init__(post, algorithm, classes, run, dict(nodes), say, columns=columns)
+        classes = np.asarray(federation.classes)
+        super().__init__(post, algorithm, classes, run, dict(nodes), say)
         self._stores = {site.name: Store.of(site.state, run) for site in sites}
 
     def private_states(self) -> dict[str, Tensors]:

@@ -67,11 +67,8 @@ class FlowerEngine:
         run: str,
         nodes: dict[str, int],
         say: Callable[[str], None] = lambda line: None,
-        *,
-        columns: Sequence[str] | None = None,
     ):
-        """`columns` are the names of the features, in the order that all sites use."""
-        self.algorithm, self.classes, self.columns = algorithm, classes, columns
+        self.algorithm, self.classes = algorithm, classes
         self.post, self.nodes, self.say = post, dict(nodes), say
         self._run = run
         self._ignored: set[int] = set()  # nodes that are no site of this run
@@ -93,7 +90,7 @@ class FlowerEngine:
             "counts": task.counts,
             "shape": task.shape,
             "classes": self.classes.tolist(),
-            "columns": self.columns and list(self.columns),
+            "table": task.schema and task.schema.model_dump(mode="json"),
         }
 
     def private_states(self) -> dict[str, Tensors]:

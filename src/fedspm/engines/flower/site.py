@@ -101,11 +101,13 @@ class Site:
             torch.set_num_threads(threads)
 
     def _join(self, tag: object) -> RecordDict:
-        """How the server learns who is there: name, number of rows, shape of a row, classes, names of the columns, and
-        whether its values are as in image files."""
+        """How the server learns who is there: name, number of rows, shape of a row, classes, whether its values are as
+        in image files, and of a table what at least `min_count` rows have in common (`data.tables.agree`)."""
         rows = self.rows
+        told = rows.summaries(self.config.min_count)
+        columns = None if told is None else [each.model_dump(mode="json", exclude_defaults=True) for each in told]
         about = {"rows": len(rows.train), "shape": list(rows.shape), "classes": json.dumps(rows.classes.tolist())}
-        about |= {"pixels": rows.pixels, "columns": json.dumps(rows.columns)}
+        about |= {"pixels": rows.pixels, "columns": json.dumps(columns)}
         return wire.message({"tag": str(tag), "site": self.config.name, "version": __version__, **about})
 
     def _step(self, tag: wire.Tag, header: wire.Header, content: RecordDict) -> RecordDict:
@@ -208,13 +210,11 @@ class Site:
         settings, task = self._settings(description), Task.of_description(description)
         require_willing(self.config, settings, list(task.names))
         algorithm = build_algorithm(settings, task)
-        rows = self.rows
         before = [entry for entry in self.ledger.entries() if entry.run != run]
-        for why in broken_terms(self.config, algorithm, len(rows.train), before):
+        for why in broken_terms(self.config, algorithm, len(self.rows.train), before):
             raise Refused(why)
-        if "columns" in description:  # runs of before 2026-11-18 have none
-            rows = rows.arranged(description["columns"])
-        train, test = (part.to(self.device) for part in rows.encoded(np.asarray(description["classes"])))
+        encoded = self.rows.encoded(np.asarray(description["classes"]), task.schema)
+        train, test = (part.to(self.device) for part in encoded)
         return Joined(algorithm, train, test)
 
     def _settings(self, description: dict[str, Any]) -> Settings:

@@ -29,6 +29,7 @@ from fedspm.serve.http.problem import HTTPProblem
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs bytes of what it cannot read
 SHORT, LONG = 32 * 1024, 512 * 1024  # bytes: up to the first read at once, beyond the second by the thread for much
 MANY_PIXELS = 1_000_000  # decoded in some ten milliseconds
+IN_A_WORD = 4  # commas or quotes that the text of a cell may have, those around it included
 KNOWN = f"image/*, multipart/form-data, application/json or {TENSORS}"
 FORM = 'the body must be {"x": …}, a row or a list of rows of numbers'
 
@@ -82,7 +83,7 @@ def _checked(read: Callable[[Limits], tuple[Any, bool]], card: Card, limits: Lim
         )
     try:
         x = as_input(rows, card.shape)
-        require_finite(x, "x")
+        require_finite(x, "x", missing=card.table is not None)
     except FedSPMError as error:
         raise HTTPProblem(422, str(error)) from error
     return Query(x, single)
@@ -157,7 +158,7 @@ def _json(body: bytes, card: Card, limits: Limits) -> tuple[np.ndarray, bool]:
         raise HTTPProblem(422, FORM)
     x = content["x"]
     if isinstance(x, dict) or (isinstance(x, list) and any(isinstance(row, dict) for row in x)):
-        return _rows(columns.rows_from_objects(x, card.columns), card)
+        return _rows(columns.rows_from_objects(x, card.table), card)
     if body.count(b'"') > len('""'):  # one long string would make NumPy give every other one its length
         raise HTTPProblem(422, FORM)
     try:
@@ -166,7 +167,7 @@ def _json(body: bytes, card: Card, limits: Limits) -> tuple[np.ndarray, bool]:
         array = np.asarray(None)
     if array.dtype.kind not in "iuf":
         raise HTTPProblem(422, "x must be an array of numbers in which all rows have the same shape")
-    return _rows(array, card)
+    return _rows(columns.vectors_from_array(array, card.table), card)
 
 
 def _as_array(x: Any) -> np.ndarray:
@@ -180,9 +181,10 @@ def _require_few(body: bytes, card: Card, batch: int) -> None:
     """Refuse what cannot be rows before it is parsed, which nothing interrupts: lists of three bytes each take a
     hundred of memory. Names of columns may occur once per row, with whatever commas and brackets they have."""
     shape, names = card.shape, columns.joined_names(card.columns)
-    numbers = batch * (math.prod(shape) + names.count(","))
-    lists = 1 + batch * (sum(math.prod(shape[:depth]) for depth in range(len(shape))) + names.count("["))
-    quotes = len('""') + batch * names.count('"')
+    words = 0 if card.table is None or card.table.takes_arrays else len(card.table.columns)  # cells that may be text
+    numbers = batch * (math.prod(shape) + names.count(",") + IN_A_WORD * words)
+    lists = 1 + batch * (sum(math.prod(shape[:depth]) for depth in range(len(shape))) + names.count("[") + words)
+    quotes = len('""') + batch * (names.count('"') + IN_A_WORD * words)
     if body.count(b",") >= numbers or body.count(b"[") > lists or (names and body.count(b'"') > quotes):
         raise HTTPProblem(
             413, f"a request has from 1 to {batch} rows of shape {list(shape)}, this has more than they need"
@@ -198,7 +200,8 @@ def _tensors(body: bytes, card: Card, limits: Limits) -> tuple[Tensor, bool]:
         raise HTTPProblem(400, str(error)) from error
     if set(tensors) != {"x"}:
         raise HTTPProblem(422, "the body must have one tensor, named x")
-    x = columns.tensor_in_order(tensors["x"], metadata_of(body), card.columns)
+    x = columns.tensor_in_order(tensors["x"], metadata_of(body), card.table)
+    x = columns.vectors_from_array(x, card.table)
     rows, single = _rows(x, card)
     return bytes_as_values(rows, x, card.range), single
 
