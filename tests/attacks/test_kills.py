@@ -20,7 +20,7 @@ from small import toy_rows
 
 pytestmark = pytest.mark.long
 KILLS = 100
-ROUNDS = 60
+ROUNDS = 12
 
 # the package is imported once; every training is a child of its own, which dies as any process would
 TRAINER = """
@@ -88,7 +88,7 @@ def test_a_hundred_kills_leave_the_same_bits(rows, tmp_path):
         assert trainer.run("train", *settings, "--out", tmp_path / "whole") == 0
         whole, expected = time.monotonic() - began, digest(tmp_path / "whole")
         kills, ended, taken_up = 0, 0, 0
-        until = time.monotonic() + 240
+        until = time.monotonic() + 1800  # it matters only on a machine that does something else
         while kills < KILLS and time.monotonic() < until:
             run = tmp_path / f"run-{ended}"
             for _ in range(1000):

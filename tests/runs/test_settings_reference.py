@@ -23,7 +23,11 @@ def test_every_setting_is_listed_with_its_default_and_a_meaning():
         ("rounds", "whole number ≥ 1", "200; cifar10: 400; cifar100: 400; fed-isic2019: 400"),
         ("router.momentum", "number ≥ 0 and < 1", "0.95"),
         ("workers", "whole number ≥ 1, or auto", "auto"),
-        ("em.start", "kmeans or random", "kmeans; paper: random"),
+        (
+            "em.start",
+            "judged or kmeans or random or true",
+            "kmeans; paper: random; cifar10: judged; fashion-sample: judged; fashion-mnist: judged",
+        ),
         ("privacy.clip", "number > 0", "not set"),
         ("data.size", "whole number ≥ 8 and ≤ 512", "not set; fed-isic2019: 64"),
         ("em.scaled_steps", "true or false", "true; paper: false"),

@@ -43,8 +43,11 @@ class FedDRM(FedSPM):
         if self.options.joint:
             self.encoders.remove(self.router)
             self.router = self.predictor
-            em_settings = settings.em.model_copy(update={"normalisers": "trained"})  # as in the authors' code
-            self.settings = self.settings.model_copy(update={"em": em_settings})
+            trained = {  # as in the authors' code
+                "em": settings.em.model_copy(update={"normalisers": "trained"}),
+                "predictor": settings.predictor.model_copy(update={"refit_heads": 0.0}),
+            }
+            self.settings = self.settings.model_copy(update=trained)
 
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
         if not self.options.joint:

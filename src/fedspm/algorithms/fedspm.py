@@ -21,9 +21,11 @@ from fedspm.federated.steps import step
 from fedspm.federated.task import Task
 from fedspm.federated.uploads import Count, Sum, Update, Upload
 from fedspm.mixture import em, routing
-from fedspm.mixture.algorithm import TAU, MixtureAlgorithm, in_one_exchange, in_two_exchanges
+from fedspm.mixture.algorithm import MixtureAlgorithm, in_one_exchange, in_two_exchanges
 from fedspm.mixture.density_ratio import all_mixing, drm_block, extrapolate, initial_tilts, log_prior
 from fedspm.mixture.e_step import EvidenceCache, both_steps, e_step
+from fedspm.mixture.first_responsibilities import TAU
+from fedspm.mixture.heads import with_heads_refitted
 from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio, of_label
 from fedspm.mixture.normalisers import EXCHANGES, OCCUPANCY, as_trained, normalised, normalises, occupancy
 from fedspm.mixture.onboarding import Onboarding
@@ -145,8 +147,12 @@ class FedSPM(MixtureAlgorithm, Servable):
         return Mean(1, **occupancy(shared["tilt.xi"], gamma, tau, client.private["h"][:shown])), client.private
 
     def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
-        """Forget h again."""
-        return PerClient.of(client.name), {name: value for name, value in client.private.items() if name != "h"}
+        """Heads at the optimum for their features (`predictor.refit_heads`); h is no longer needed."""
+        private = {name: value for name, value in client.private.items() if name != "h"}
+        if (penalty := self.settings.predictor.refit_heads) and "responsibilities" in private:
+            g = self.onboarding.all_features(self.predictor, shared, client.x).to(client.x.device)
+            private = with_heads_refitted(private, g, client.y, private["responsibilities"], penalty)
+        return PerClient.of(client.name), private
 
     # -- inference ---------------------------------------------------------------------------------------------------
 

@@ -6,6 +6,7 @@ They load on first use: a side of `bench_peers` starts in a process of its own, 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedspm.bench.accuracy import bench_accuracy
     from fedspm.bench.peers import bench_peers
     from fedspm.bench.profile import bench_profile
     from fedspm.bench.robustness import bench_robustness
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from fedspm.bench.tables import bench_tables
 
 __all__ = [
+    "bench_accuracy",
     "bench_peers",
     "bench_profile",
     "bench_robustness",

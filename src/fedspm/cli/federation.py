@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from fedspm.base.errors import FedSPMError
+from fedspm.base.printable import printable_json
 from fedspm.cli.app import app
 from fedspm.cli.options import Allow, AsJson, Set, layers
 from fedspm.cli.output import say, show_results
@@ -124,7 +125,7 @@ def preview(
 
     found = look(SiteConfig.read(site), resolve(layers(config, {"engine": "flower"}, set_)))
     if as_json:
-        print(json.dumps(found.to_dict(), ensure_ascii=False))
+        print(printable_json(found.to_dict()))
     else:
         rows, meanings = [], dict[str, str]()
         for each in found.steps:

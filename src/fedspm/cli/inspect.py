@@ -51,19 +51,22 @@ def diagnose(
     as_json: AsJson = False,
 ) -> None:
     """Gradient norms and bridge errors along training, as the paper's momentum figure shows them."""
-    from fedspm.report.diagnosis import BRIDGE, accumulation, bridge_records, bridge_rows, bridges, write_picture
+    from fedspm.report import diagnosis
     from fedspm.runs.folder import Run
 
     opened = [Run.open(run) for run in runs]
-    found = bridges(opened)
+    found = diagnosis.bridges(opened)
     if as_json:
-        for record in bridge_records(found):
+        for record in diagnosis.bridge_records(found):
             print(printable_json(record))
     else:
-        console.print(plain_table(BRIDGE, bridge_rows(found), "after the last diagnosed round"))
+        if rows := diagnosis.headline_rows(opened):
+            console.print(plain_table(diagnosis.HEADLINE, rows, "at normalised γ, over the rounds that all runs have"))
+        title = "the paper's bridge errors at γ as trained, after the last diagnosed round"
+        console.print(plain_table(diagnosis.BRIDGE, diagnosis.bridge_rows(found), title))
         for each in opened:
-            say(accumulation(each))
-    picture = write_picture(found, out or runs[0] / "convergence.svg")
+            say(diagnosis.accumulation(each))
+    picture = diagnosis.write_picture(found, out or runs[0] / "convergence.svg")
     if not as_json:
         say(f"picture   {picture}")
 

@@ -44,7 +44,8 @@ class Part:
 
 @dataclass(frozen=True, repr=False)
 class Truth:
-    """What only a constructed federation knows, kept aside for diagnosis: no engine or algorithm is handed it."""
+    """What only a constructed federation knows, kept aside for diagnosis: an engine hands components only
+    to a step that declares `truth`, and nothing else to an algorithm."""
 
     train: tuple[Tensor, ...]  # true component of every training row, one tensor per client
     test: tuple[Tensor, ...]

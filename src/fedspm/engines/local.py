@@ -119,7 +119,7 @@ class LocalEngine:
         there, told = self.send(shared), self.send(arguments)
 
         def take(i: int, solver: Solver = minimise) -> tuple[Taken, Reply]:
-            client = self._client(i, self.privates[self.federation.names[i]], solver, declared.rows)
+            client = self._client(i, self.privates[self.federation.names[i]], solver, declared.rows, declared.truth)
             try:
                 taken = take_step(step, declared, client, there, told)
                 return taken, self.read(algorithm, declared, client, there, taken.reply)
@@ -199,13 +199,17 @@ class LocalEngine:
         while waiting:
             yield waiting.pop(0).result()
 
-    def _client(self, i: int, private: Tensors, solver: Solver = minimise, rows: str = "train") -> Client:
+    def _client(
+        self, i: int, private: Tensors, solver: Solver = minimise, rows: str = "train", truth: bool = False
+    ) -> Client:
         (x, y), weight = self.data[i], self._weights[i]
         if rows == "test":
             assert self.federation.test is not None, "a step over test rows of a federation that has none"
             x, y = (part.to(self.device) for part in (self.federation.test[i].x, self.federation.test[i].y))
             weight = None
-        return Client(self.federation.names[i], i, x, y, private, self.round, self._seed, solver, weight)
+        component = self.federation.truth.train[i] if truth and self.federation.truth else None
+        name = self.federation.names[i]
+        return Client(name, i, x, y, private, self.round, self._seed, solver, weight=weight, component=component)
 
 
 def choose_device(wanted: str) -> str:

@@ -66,7 +66,7 @@ def comparison_cells(
     for seed in require_different("seeds", seeds):
         for row, known in options.items():
             config = resolve({**settings, "options": known}, row_settings(row), {"seed": seed})
-            algorithm_named(config.algorithm).checked_options(config)
+            config.checked_options(algorithm_named(config.algorithm).Options)
             cells.append(Cell(row, config, folder / "runs" / f"{row}-seed{seed}"))
     return cells
 

@@ -9,17 +9,15 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.base.randomness import torch_generator
-from fedspm.base.schema import Strict, problem
+from fedspm.base.schema import Strict
 from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
 from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean, PerClient
-from fedspm.federated.robust.rules import Rule, rule_of
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
 from fedspm.federated.standardising import feature_sums, mean_and_scale, standardised
 from fedspm.federated.steps import Step, step, steps_of
@@ -70,23 +68,11 @@ class Algorithm(ABC):
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         self.settings = settings
         self.task = task
-        self.options = self.checked_options(settings)
+        self.options = settings.checked_options(self.Options)
         self.schedule = settings.schedule  # rounds of annealing
         self.transforms = transforms_of(settings)
         self.encoders: list[Encoder] = []
         self._networks = networks or {}
-
-    @classmethod
-    def checked_options(cls, settings: Settings) -> Any:
-        known = cls.Options.model_fields
-        for key in settings.options:
-            if key not in known:
-                names = ", ".join(known) or "none"
-                raise FedSPMError(f"{settings.algorithm} has no option {key!r}; its options are: {names}")
-        try:
-            return cls.Options.model_validate(settings.options)
-        except ValidationError as error:
-            raise FedSPMError(f"options.{problem(error, cls.Options)}") from error
 
     def encoder(self, role: Literal["predictor", "router"], copies: int) -> Encoder:
         """The encoder of a role: the network that was given for it, or the one that the settings name."""
@@ -125,11 +111,6 @@ class Algorithm(ABC):
                 )
 
     @cached_property
-    def robust_rule(self) -> Rule | None:
-        """What takes the place of the mean over clients, if anything does."""
-        return rule_of(self.settings.robust)
-
-    @cached_property
     def frozen_names(self) -> frozenset[str]:
         """Of what no round changes: parameters that a network came with frozen, and their running statistics."""
         return frozenset(name for encoder in self.encoders for name in encoder.frozen)
@@ -141,8 +122,6 @@ class Algorithm(ABC):
 
     def sent(self, state: Tensors) -> Tensors:
         """What clients are sent of the server's state: all but what is `server_only`."""
-        if not self.server_only:
-            return state
         return {name: value for name, value in state.items() if name.split(".")[0] not in self.server_only}
 
     # -- server ------------------------------------------------------------------------------------------------------
@@ -169,8 +148,7 @@ class Algorithm(ABC):
         """One round of training: the new state of the server, most of which is shared with the clients."""
 
     def prepared(self, shared: Tensors, exchange: Exchange) -> Tensors:
-        """The server's state as it is evaluated, saved and served, after what clients do on their own for it. Training
-        goes on as if nothing had been prepared: `server_round` and the clients' steps undo whatever it changes."""
+        """The state as it is evaluated, saved and served. Training goes on as if nothing had been prepared."""
         if self.personalises():
             exchange(self.personalise, shared)
         return shared
@@ -282,6 +260,10 @@ class Algorithm(ABC):
     def mixing_of(self, private: Tensors) -> Float[Tensor, " c"] | None:
         """How a client mixes hidden components; None if none were found."""
         return None
+
+    def notes_of(self, private: Tensors) -> dict[str, float]:
+        """Figures that a client notes of itself; in process the metrics have the largest of all clients."""
+        return {}
 
     # -- inference ---------------------------------------------------------------------------------------------------
 

@@ -34,6 +34,7 @@ class Client:
     solver: Solver = minimise
     weight: Float[Tensor, " n"] | None = None  # of each row in the supervised loss; None: all weigh the same
     repeated: list[str] = field(default_factory=list, compare=False)  # local steps that were taken again, in this step
+    component: Int[Tensor, " n"] | None = None  # the hidden one of each row, for a step that declares `truth`
 
     @property
     def n(self) -> int:

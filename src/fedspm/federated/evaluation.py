@@ -136,7 +136,9 @@ def evaluate(model: Model, federation: Federation, map: Map = map, full: bool = 
     a small federation."""
     answers = predictions(model, federation, map)
     metrics = _metrics(answers, federation)
-    return (with_scores(metrics, answers, federation) if full else metrics) | _components(model, federation)
+    notes = [model.algorithm.notes_of(private) for private in model.privates]
+    shown = {name: max(note[name] for note in notes if name in note) for note in notes for name in note}
+    return (with_scores(metrics, answers, federation) if full else metrics) | _components(model, federation) | shown
 
 
 def predictions(model: Model, federation: Federation, map: Map = map) -> list[Predictions | None]:

@@ -104,11 +104,15 @@ def occupancy(
     xi: Float[Tensor, "m c d"], gamma: Float[Tensor, "m c"], tau: Float[Tensor, "m c"], features: Features
 ) -> Tensors:
     """The sums of `Occupancy` over some rows, in double precision"""
-    scores = log_ratio(xi.double(), gamma.double(), features.double()) + tau.double().log()
+    return occupancy_of(log_ratio(xi.double(), gamma.double(), features.double()) + tau.double().log())
+
+
+def occupancy_of(scores: Float[Tensor, "n m c"]) -> Tensors:
+    """The same from log τ_ic + log_ratio_ic(x_j)"""
     total = torch.logsumexp(scores.flatten(1), dim=1)
     shares = (scores - total[:, None, None]).exp()
     sums = {"shares": shares.sum(0), "baseline": (-total).exp().sum(), "value": total.sum()}
-    if tau.numel() <= CURVED:
+    if scores.shape[1] * scores.shape[2] <= CURVED:
         sums["overlap"] = shares.flatten(1).T @ shares.flatten(1)
     return sums
 

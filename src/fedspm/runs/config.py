@@ -32,7 +32,8 @@ PRESETS: dict[str, dict[str, Any]] = {
     # The method as printed, with a ResNet as He et al. have it: docs/decisions/0003.
     "paper": {
         "predictor": {"normalisation": "batch", "grid": 1, "learning_rate": OF_IMAGES},
-        "em": {"start": "random", "hold": 0, "scaled_steps": False, "server_step": 1.0},
+        "em": {"start": "random", "hold": 0, "scaled_steps": False, "server_step": 1.0, "normalisers": "trained"},
+        "robust": "none",
     },
 }
 
@@ -55,6 +56,18 @@ OF_DATA: dict[str, dict[str, Any]] = {
         "em": {"server_step": 1.0},
     },
     "heart-disease": {"rounds": 60, "components": 2},
+}
+
+# What was chosen on validation rows for a data set: docs/tuning.md. Of the preset `default` alone.
+_FASHION = {
+    "predictor": {"learning_rate": 0.06},
+    "router": {"steps": 30, "batch_size": 64},
+    "em": {"start": "judged"},
+}
+TUNED: dict[str, dict[str, Any]] = {
+    SAMPLE: _FASHION,
+    "fashion-mnist": _FASHION,
+    "cifar10": {"em": {"start": "judged"}},
 }
 
 
@@ -233,7 +246,8 @@ def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
     images = name in (SAMPLE, *NAMED) and name != HEART.name
     images = images and wanted.get("engine") != "flower"  # across machines they are the sites' own
     known = {"predictor": {"learning_rate": OF_IMAGES}} if images else {}
-    return merged(Config().model_dump(), known, OF_DATA.get(name, {}), PRESETS[preset])
+    tuned = TUNED.get(name, {}) if preset == "default" and images else {}
+    return merged(Config().model_dump(), known, OF_DATA.get(name, {}), tuned, PRESETS[preset])
 
 
 def _data_name(wanted: Mapping[str, Any]) -> str:

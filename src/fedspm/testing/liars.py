@@ -193,8 +193,10 @@ class LyingEngine(LocalEngine):
             return honest
         return liar.tell(step, client.name, client.index, client.round, shared, honest)
 
-    def _client(self, i: int, private: Tensors, solver: Solver = minimise, rows: str = "train") -> Client:
-        client = super()._client(i, private, solver, rows)
+    def _client(
+        self, i: int, private: Tensors, solver: Solver = minimise, rows: str = "train", truth: bool = False
+    ) -> Client:
+        client = super()._client(i, private, solver, rows, truth)
         liar = self.liars.get(client.name)
         if liar is None or liar.lie.labels is None or rows != "train":
             return client

@@ -12,6 +12,7 @@ from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
 from fedspm.federated.accountant import Releases
 from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.robust.rules import rule_of
 from fedspm.federated.steps import ATTEMPTS
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import Config
@@ -91,7 +92,7 @@ def _start(training: Training, engine: Engine) -> None:
         engine.restore(resumed.round, resumed.privates)
     training.clock = Clock(resumed.seconds if resumed else 0.0, training.round)
     training.privacy()  # a missing accountant is better found now,
-    training.algorithm.robust_rule  # noqa: B018 as is a rule that nobody has
+    rule_of(training.algorithm.settings.robust)  # as is a rule that nobody has
 
 
 def _releases(training: Training) -> Releases:

@@ -81,13 +81,13 @@ def found(rows, guesses, tolerance):
 def turning_clusters(server, times=400):
     """Two clusters whose border turns by a hair: where a row changes sides, the difference of the sums is that row."""
     shared = server.start()
-    if shared is None or server.ask("moments", 0, 2, shared) is None:
+    if shared is None or server.ask("moments", 0, 2, shared, view=torch.tensor(0)) is None:
         return []
     guesses, last = [], None
     for k, angle in enumerate(np.linspace(0, np.pi, times)):
         u = torch.zeros(FEATURES, dtype=torch.float64)
         u[1], u[2] = np.cos(angle), np.sin(angle)
-        reply = server.ask("cluster", 0, 3 + k, shared, centres=1e-4 * torch.stack([u, -u]))
+        reply = server.ask("cluster", 0, 3 + k, shared, centres=1e-4 * torch.stack([u, -u]), view=torch.tensor(0))
         if reply is None:
             break
         if last is not None and abs(float(reply["count"][0] - last["count"][0])) == 1:
@@ -127,11 +127,11 @@ def test_with_noise_a_site_answers_nothing_that_would_leave_without(tmp_path, st
 def test_the_start_has_as_many_requests_as_k_means_needs_also_after_a_restart(tmp_path):
     server = Server(tmp_path, small_settings(**SAFE, components=3), toy_rows(60, 0.0, False, 0))
     shared = server.start()
-    server.ask("moments", 0, 2, shared)
+    server.ask("moments", 0, 2, shared, view=torch.tensor(0))
     centres = torch.randn(40, 2, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def cluster(k, exchange=None):
-        return server.ask("cluster", 0, exchange or 3 + k, shared, centres=centres[k])
+        return server.ask("cluster", 0, exchange or 3 + k, shared, centres=centres[k], view=torch.tensor(0))
 
     first = [cluster(k) for k in range(4 * 3 + 10 * 2)]
     assert not server.refusals

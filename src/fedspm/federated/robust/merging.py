@@ -23,7 +23,7 @@ from fedspm.federated.replies import Combined, PerClient, Reply, merge
 from fedspm.federated.robust.blocks import Change, has_own_rows, lengths, lengths_of_sums, replaced, rescaled
 from fedspm.federated.robust.norm import shortening
 from fedspm.federated.robust.reply_checks import check_reply
-from fedspm.federated.robust.rules import Rule
+from fedspm.federated.robust.rules import Rule, rule_of
 from fedspm.federated.robust.screening import Lengths, out_of_proportion
 from fedspm.federated.steps import Step
 from fedspm.federated.uploads import Sender, Update, values_per_row
@@ -80,7 +80,7 @@ class Merging:
             if factors := shortening(self._lengths, client):
                 shorter = rescaled(self._step, self._change(client, self._held[client]), factors)
                 self._held[client] = replaced(self._held[client], self._parameters(shorter))
-        rule, merged = self._algorithm.robust_rule, None
+        rule, merged = rule_of(self._algorithm.settings.robust), None
         changes = [self._change(*held) for held in self._held.items()] if rule else []
         for client, reply in self._held.items():
             merged = merge(merged, client, reply)

@@ -10,6 +10,7 @@ Another package can add a rule (entry point `fedspm.robust`): docs/extending.md.
 """
 
 from collections.abc import Callable
+from functools import cache
 
 from jaxtyping import Float
 from torch import Tensor
@@ -26,6 +27,7 @@ MEANS = ("none", "norm")
 RULES: dict[str, Rule] = {"median": weighted_median, "trimmed": trimmed_mean, "krum": multi_krum}
 
 
+@cache
 def rule_of(name: str) -> Rule | None:
     """The rule of a setting; None if it is the mean."""
     if name in MEANS:
