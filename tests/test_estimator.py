@@ -136,9 +136,10 @@ def test_scales_of_features_do_not_matter(vectors):
 
 def test_bad_queries_get_a_sentence(model):
     for x, sentence in [
-        (np.zeros((2, 5)), "the model was trained on"),
+        (np.zeros((2, 5)), "expecting 6 features"),
+        (torch.zeros(2, 5), "the model was trained on"),
         (np.full((2, 6), np.nan), "x: row 1"),
-        (np.zeros(6), "x has shape"),
+        (np.zeros(6), "Expected 2D array"),
     ]:
         with pytest.raises(FedSPMError, match=sentence):
             model.predict(x)

@@ -62,6 +62,12 @@ def test_the_page_on_python_names_calls_that_exist_and_its_example_runs(tmp_path
     assert "FedSPM (1×) {0: " in capsys.readouterr().out
 
 
+def test_the_example_of_the_page_on_scikit_learn_runs(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "sklearn.md").read_text(), re.DOTALL)
+    exec(compile(code, "sklearn.md", "exec"), {})
+    assert "{'components': " in capsys.readouterr().out
+
+
 @pytest.mark.parametrize("name", ALGORITHMS)
 def test_every_algorithm_has_a_page(name):
     page = (DOCS / "algorithms" / f"{name.replace('-', '_')}.md").read_text()

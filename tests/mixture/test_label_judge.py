@@ -13,7 +13,7 @@ from fedspm.data.federation import Federation
 from fedspm.data.part import Part, Truth
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.algorithm import Algorithm
-from fedspm.federated.evaluation import purity_count
+from fedspm.federated.metrics import purity_count
 from fedspm.federated.task import Task
 from fedspm.mixture import kmeans_init, label_judge
 from fedspm.mixture.first_responsibilities import TEXTURES

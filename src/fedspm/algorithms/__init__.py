@@ -16,6 +16,7 @@ from fedspm.algorithms.fedgmm import FedGMM
 from fedspm.algorithms.fedper import FedPer
 from fedspm.algorithms.fedprox import FedProx
 from fedspm.algorithms.fedspm import FedSPM
+from fedspm.algorithms.local import Local
 from fedspm.algorithms.scaffold import Scaffold
 from fedspm.base.errors import FedSPMError
 from fedspm.base.plugins import ENCODERS, NamedCode, plugin, plugin_names
@@ -25,6 +26,7 @@ from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
+    "local": Local,
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "fedavg-ft": FedAvgFT,

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from fedspm.bench.route import bench_route
     from fedspm.bench.scale import bench_scale
     from fedspm.bench.serving import bench_serving
+    from fedspm.bench.tables import bench_tables
 
 __all__ = [
     "bench_accuracy",
@@ -24,6 +25,7 @@ __all__ = [
     "bench_route",
     "bench_scale",
     "bench_serving",
+    "bench_tables",
 ]
 
 

@@ -12,7 +12,7 @@ from fedspm.cli.options import AsJson, Set, layers
 from fedspm.cli.output import say
 from fedspm.report.terminal import console, plain_table
 
-WHAT = ("accuracy", "round", "scale", "peers", "route", "profile", "serving", "robustness")
+WHAT = ("accuracy", "round", "scale", "peers", "route", "profile", "serving", "robustness", "tables")
 
 
 @app.command()
@@ -20,13 +20,13 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="accuracy|round|scale|peers|route|profile|serving|robustness",
+            metavar="accuracy|round|scale|peers|route|profile|serving|robustness|tables",
             help="accuracy: CPU seconds and rounds until given accuracies, FedAvg, FedDRM and FedSPM, and the same "
             "FedAvg on peers that are set up. round: a round against bare tensor work. scale: 8 to 1,000 clients. "
             "peers: FedAvg here, on pfl and "
             "on Flower's simulation, which are set up in the user's cache. route: queries a second. profile: where the "
             "time of a round goes. serving: load on `fedspm serve all` of a --run. robustness: one lying client, "
-            "every lie and every rule of `robust`.",
+            "every lie and every rule of `robust`. tables: accuracy beside scikit-learn on small tables, five seeds.",
         ),
     ] = "accuracy",
     algorithm: Annotated[str, typer.Option(help="Whose round; peers do FedAvg.")] = "fedspm",
@@ -45,9 +45,13 @@ def bench(
         str | None, typer.Option(help="robustness: rules, with commas between them. (default: all)")
     ] = None,
     lies: Annotated[str | None, typer.Option(help="robustness: lies, with commas between them. (default: all)")] = None,
-    out: Annotated[Path, typer.Option(help="robustness: file of finished trainings, which are not done again.")] = Path(
-        "robustness.jsonl"
-    ),
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="robustness: file of finished trainings, which are not done again (default: robustness.jsonl); "
+            "tables: folder of tables.md and tables.jsonl (default: benchmarks)."
+        ),
+    ] = None,
     set_: Set = None,
     as_json: AsJson = False,
 ) -> None:
@@ -61,6 +65,10 @@ def bench(
         if set_:
             raise FedSPMError("bench peers: the job is the same on every side; --set is for round, scale and route")
         result = library.bench_peers(data, repeats)
+    elif what == "tables":
+        library.bench_tables(folder := out or Path("benchmarks"))
+        say(f"tables    {folder}/tables.md")
+        return
     elif what == "accuracy":
         result = library.bench_accuracy(layers(None, {"data.name": data}, set_), parse_accuracies(targets))
     elif what == "serving":
@@ -71,7 +79,9 @@ def bench(
         chosen = {"rules": rules, "lies": lies}
         names = {key: [each.strip() for each in value.split(",")] for key, value in chosen.items() if value}
         result = library.bench_robustness(
-            layers(None, {"algorithm": algorithm, "variant": variant, "data.name": data}, set_), out, **names
+            layers(None, {"algorithm": algorithm, "variant": variant, "data.name": data}, set_),
+            out or Path("robustness.jsonl"),
+            **names,
         )
     else:
         measure = getattr(library, f"bench_{what}")

@@ -49,6 +49,14 @@ def compare(
     out: Annotated[Path, typer.Option(help="Folder of the tables and of all runs; goes on where it stopped.")] = Path(
         "runs/compare"
     ),
+    baselines: Annotated[
+        bool,
+        typer.Option(
+            "--baselines",
+            help="Should I federate? Also learn each client alone and pooled rows with scikit-learn; all is then "
+            "local,fedavg,feddrm,fedspm-1x.",
+        ),
+    ] = False,
     set_: Set = None,
 ) -> None:
     """Train methods on the same data from the same start, and write the table that compares them."""
@@ -68,6 +76,7 @@ def compare(
             None if algorithms == "all" else _rows(algorithms),
             layers(config, options, set_),
             out=out,
+            baselines=baselines,
             **grid_options(seeds, jobs),
         )
         _show_comparison(out, known)
@@ -96,6 +105,14 @@ def _show_comparison(out: Path, known: "Comparison") -> None:
     console.print(plain_table(COSTS, cost_rows(methods, PLAIN), title))
     if known.missing:
         say(f"not finished: {known.missing}")
+    if known.rows:
+        from fedspm.experiments.federate import HEADINGS, table
+
+        title = "\nshould I federate? accuracy at home, of the system, and AUROC at home, in per cent"
+        console.print(plain_table(HEADINGS, table(known.rows), title))
+        for sentence in known.sentences:
+            say(f"· {sentence}")
+        say(f"by client {out}/federate.md")
     say(f"tables    {out}/table.md, table.csv, table.tex")
     say(f"curves    {out}/curves.png, curves.svg")
 

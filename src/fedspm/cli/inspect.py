@@ -1,28 +1,47 @@
-"""fedspm evaluate | diagnose | route | audit: look at a run."""
+"""fedspm evaluate | diagnose | route | predict | audit: look at a run, and ask it."""
 
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
+from fedspm.base.errors import FedSPMError
 from fedspm.base.printable import printable_json
 from fedspm.cli.app import app
 from fedspm.cli.options import Allow, AsJson, RunFolder
 from fedspm.cli.output import say, show_results
 from fedspm.report.terminal import console, plain_table
 
+MANY = 1000  # rows that `route` says a line of
+SHOWN = 20  # … and `predict`
+
 
 @app.command()
-def evaluate(run: RunFolder, as_json: AsJson = False) -> None:
-    """Print the last metrics of a run."""
+def evaluate(
+    run: RunFolder,
+    data: Annotated[
+        Path | None,
+        typer.Option(help="New rows with labels, in any form that `fedspm data check` takes. (default: none)"),
+    ] = None,
+    as_json: AsJson = False,
+    allow: Allow = None,
+) -> None:
+    """Print the last metrics of a run, or those on new data."""
     from fedspm.runs.folder import Run
 
-    opened = Run.open(run)
-    metrics = opened.last_metrics()
+    opened = Run.open(run, allow or ())
+    if data is None:
+        metrics = opened.last_metrics()
+        title = f"{run}, round {metrics['round']}, accuracy on {opened.config.data.tested_on}"
+    else:
+        from fedspm.training.new_data import evaluate_on
+
+        with console.status("evaluating"):
+            metrics, title = evaluate_on(opened, data), f"{run}, accuracy on {data}"
     if as_json:
         print(printable_json(metrics))
     else:
-        show_results(metrics, f"{run}, round {metrics['round']}, accuracy on {opened.config.data.tested_on}")
+        show_results(metrics, title)
 
 
 @app.command()
@@ -67,12 +86,46 @@ def route(
 
     opened = Run.open(run, allow or ())
     queries = read_queries(opened, files)
+    if len(queries) > MANY and not as_json:
+        raise FedSPMError(
+            f"{len(queries):,} rows are too many lines; `fedspm predict --out answers.csv` writes a table"
+        )
     for query, reply in zip(queries, answer(opened, queries), strict=True):
         if as_json:
             print(printable_json({**query.name, **reply}))
         else:
             sure, near = max(reply["probabilities"].values()), max(reply["posterior"].values())
             say(f"{query}: {reply['prediction']} ({sure:.2f}), answered by {reply['client']} ({near:.2f})")
+
+
+@app.command()
+def predict(
+    run: RunFolder,
+    files: Annotated[
+        list[Path],
+        typer.Argument(metavar="FILE...", help="Tables (.csv, .parquet, .npz), image files, or folders of images."),
+    ],
+    out: Annotated[Path | None, typer.Option(help="Table of the answers, .csv or .parquet. (default: none)")] = None,
+    client: Annotated[str | None, typer.Option(help="Whose answers. (default: whoever a row is routed to)")] = None,
+    allow: Allow = None,
+) -> None:
+    """Answer many rows: a table of answers, and a summary."""
+    from fedspm.runs.folder import Run
+    from fedspm.training.new_data import predict, write_answers
+
+    with console.status("answering"):
+        answers = predict(Run.open(run, allow or ()), files, client)
+    if out is not None:
+        write_answers(out, answers)
+    if len(answers) <= SHOWN and out is None:
+        for j, probabilities in enumerate(answers.probabilities):
+            by = "" if answers.client is None else f", answered by {answers.client[j]}"
+            row = "" if answers.row[j] is None else f", row {answers.row[j]}"
+            say(f"{answers.file[j]}{row}: {answers.prediction[j]} ({probabilities.max():.2f}){by}")
+        return
+    for line in answers.summary():
+        say(line)
+    say(f"answers    {out}" if out else "answers    not written: --out answers.csv or answers.parquet")
 
 
 @app.command()

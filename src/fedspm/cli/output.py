@@ -5,7 +5,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fedspm.report.terminal import console, counted, results_table
+from fedspm.report.terminal import console, counted, results_table, scores_table
 
 if TYPE_CHECKING:
     from fedspm.runs.folder import Run
@@ -20,6 +20,10 @@ def say(text: str) -> None:
 
 def show_results(metrics: dict[str, Any], title: str) -> None:
     console.print(results_table(metrics, title))
+    if (scores := scores_table(metrics)) is not None:
+        console.print(scores)
+        if any("undefined" in client.get("scores", {}).get("system", {}) for client in metrics["clients"].values()):
+            say("–         the test rows of that client have one class only: there is nothing to rank")
     if "privacy" in metrics:
         from fedspm.federated.accountant import sentence
 

@@ -63,7 +63,7 @@ def train(
         str | None,
         typer.Option(
             help="fedspm, feddrm, fedgmm, fedem, cluster-fl, ditto, fedbabu, fedper, fedavg-ft, fedprox, scaffold, "
-            "fedadam, fedavg, or one of a plugin. (default: fedspm)"
+            "fedadam, fedavg, local, or one of a plugin. (default: fedspm)"
         ),
     ] = None,
     diagnose_every: Annotated[

@@ -40,6 +40,23 @@ def read_newcomer(
     return split_part(train, test_fraction, (seed, name))
 
 
+def read_labelled(path: Path, like: RowSchema, how: ReadOptions, otherwise: str) -> dict[str, Part]:
+    """All rows of new data by client, whether they are marked for training or for testing; `otherwise` is the name of a
+    client where the data does not say whose rows they are."""
+    height, *width = like.shape[1:] or (None,)
+    draft = read_path(path, replace(how, client=otherwise, size=height if width == [height] else None))
+    if draft.problems:
+        raise FedSPMError(draft.problems[0])
+    found: dict[str, Part] = {}
+    for rows in (draft.train, draft.test):
+        for name, labelled in rows.items():
+            part = _part(labelled, like, f"client {name!r}")
+            if name in found:
+                part = Part(torch.cat([found[name].x, part.x]), torch.cat([found[name].y, part.y]))
+            found[name] = part
+    return found
+
+
 def _whose(draft: Draft, name: str) -> str:
     """The one client of the data, or the one with this name."""
     found = list(draft.train)

@@ -19,6 +19,7 @@ class Part:
 
     x: Tensor
     y: Tensor
+    weight: Tensor | None = None  # of each row in the supervised loss, 1 on average; None: all weigh the same
 
     def __len__(self) -> int:
         return len(self.y)
@@ -28,7 +29,7 @@ class Part:
         return f"Part({len(self):,} rows of {' × '.join(map(str, self.x.shape[1:]))})"
 
     def take(self, rows: Tensor) -> "Part":
-        return Part(self.x[rows], self.y[rows])
+        return Part(self.x[rows], self.y[rows], None if self.weight is None else self.weight[rows])
 
     def add_to(self, digest: "hashlib._Hash") -> None:
         """Shape, labels and values, images channels last, as they lie in memory."""
@@ -38,7 +39,7 @@ class Part:
             digest.update(channels_last.contiguous().numpy().data.cast("B"))
 
     def to(self, device: torch.device) -> "Part":
-        return Part(self.x.to(device), self.y.to(device))
+        return Part(self.x.to(device), self.y.to(device), None if self.weight is None else self.weight.to(device))
 
 
 @dataclass(frozen=True, repr=False)

@@ -66,6 +66,7 @@ class LocalEngine:
         self._at_once = clients_at_once
         self._steps = one_core_threads(self.workers * clients_at_once, "fedspm-step")  # started as they are needed
         self.data = [(part.x.to(self.device), part.y.to(self.device)) for part in federation.train]
+        self._weights = [None if part.weight is None else part.weight.to(self.device) for part in federation.train]
 
     def __enter__(self) -> "LocalEngine":
         return self
@@ -201,12 +202,14 @@ class LocalEngine:
     def _client(
         self, i: int, private: Tensors, solver: Solver = minimise, rows: str = "train", truth: bool = False
     ) -> Client:
-        x, y = self.data[i]
+        (x, y), weight = self.data[i], self._weights[i]
         if rows == "test":
             assert self.federation.test is not None, "a step over test rows of a federation that has none"
             x, y = (part.to(self.device) for part in (self.federation.test[i].x, self.federation.test[i].y))
+            weight = None
         component = self.federation.truth.train[i] if truth and self.federation.truth else None
-        return Client(self.federation.names[i], i, x, y, private, self.round, self._seed, solver, component=component)
+        name = self.federation.names[i]
+        return Client(name, i, x, y, private, self.round, self._seed, solver, weight=weight, component=component)
 
 
 def choose_device(wanted: str) -> str:

@@ -215,7 +215,7 @@ class Algorithm(ABC):
         return client.descend(
             step,
             parameters,
-            objective,
+            client.weighted(objective, encoder.role),
             client.batches(step, block.batch_size, block.steps, constants, **extra),
             learning_rate=rate,
             momentum=block.momentum if momentum is None else momentum,

@@ -14,6 +14,8 @@ from fedspm.base.randomness import torch_generator
 from fedspm.base.tensors import Tensors
 from fedspm.nn.sgd import Batch, Batches, Solver, minimise
 
+WEIGHT = "sample_weight"  # by which batches carry the weights of rows
+Objective = Callable[[Tensors, Batch], Tensor]
 SMALLER = 0.25  # of the learning rate, at every attempt at local steps
 ATTEMPTS = 7
 
@@ -30,6 +32,7 @@ class Client:
     round: int
     seed: int
     solver: Solver = minimise
+    weight: Float[Tensor, " n"] | None = None  # of each row in the supervised loss; None: all weigh the same
     repeated: list[str] = field(default_factory=list, compare=False)  # local steps that were taken again, in this step
     component: Int[Tensor, " n"] | None = None  # the hidden one of each row, for a step that declares `truth`
 
@@ -41,11 +44,18 @@ class Client:
         """Derived from (seed, client name, round, step): the same on every engine and after every crash."""
         return torch_generator(self.seed, self.name, self.round, step)
 
+    def weighted(self, objective: Objective, role: str) -> Objective:
+        """What the predictor's steps descend: the loss of a row times its weight. The router's is left as it is:
+        density ratios describe where rows come from, and a row that matters more does not come more often."""
+        if self.weight is None or role != "predictor":
+            return objective
+        return lambda parameters, batch: objective(parameters, batch) * batch.extra[WEIGHT]
+
     def descend(
         self,
         step: str,
         parameters: Tensors,
-        objective: Callable[[Tensors, Batch], Tensor],
+        objective: Objective,
         batches: Batches,
         *,
         learning_rate: float,
@@ -71,6 +81,8 @@ class Client:
         """`steps` random batches: permutations of all rows, one after the other, cut into pieces."""
         for name, rows in extra.items():
             assert len(rows) == self.n, f"{name}: {len(rows)} rows of a client that has {self.n}"
+        if self.weight is not None:
+            extra[WEIGHT] = self.weight
         size = min(size, self.n)
         generator = self.generator(step)
         passes = -(-steps * size // self.n)

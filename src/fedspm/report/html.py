@@ -19,6 +19,8 @@ from fedspm.data.part import Truth
 from fedspm.federated.accountant import sentence
 from fedspm.federated.evaluation import Model
 from fedspm.report import data_figures, figures
+from fedspm.report.should_i_federate import as_section, should_i_federate
+from fedspm.report.terminal import SCORES
 from fedspm.runs.folder import Run
 from fedspm.training.predict import replies
 
@@ -37,6 +39,11 @@ def write_report(run: Run, model: Model, federation: Federation) -> tuple[Path, 
         settings=run.config,
         metrics=metrics,
         privacy=sentence(metrics["privacy"]) if "privacy" in metrics else None,
+        scores=SCORES,
+        everybody={"all clients": metrics} | metrics["clients"],
+        classes=[str(label) for label in federation.classes.tolist()],
+        settings_routes=model.algorithm.routes,
+        federate=as_section(should_i_federate(model, federation, run.config.seed)),
         sections=_sections(run, model, federation),
     )
     write_atomically(path, page, private=True)  # rows are to be seen in it

@@ -36,6 +36,9 @@ def _one_line(text: str) -> str:
     return "\n" * (len(text) - len(line)) + printable(line)
 
 
+SCORES = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1", "brier": "Brier", "log_loss": "log loss", "ece": "ECE"}
+
+
 def counted(number: int, what: str) -> str:
     """`1 round`, `2 rounds`"""
     return f"{number:,} {what}{'s' * (number != 1)}"
@@ -101,10 +104,7 @@ def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: s
 
 
 def results_table(metrics: dict[str, Any], title: str) -> Table:
-    """System, average and routing accuracy and the balanced one of the system's answers, of all clients and of each.
-
-    In a client's row of the metrics `balanced_accuracy` is that of its own answers, which is not shown here.
-    """
+    """System, average and routing accuracy and the balanced one of the system's answers, of all clients and of each."""
     table = Table(title=_one_line(title), title_justify="left", title_style="bold")
     table.add_column("")
     for heading in ("system", "average", "routing", "balanced", "rows"):
@@ -113,10 +113,23 @@ def results_table(metrics: dict[str, Any], title: str) -> Table:
     keys = ("system_accuracy", "average_accuracy", "routing_accuracy", "balanced_accuracy")
     everybody = [metrics.get(key) for key in keys]
     table.add_row("all clients", *map(_share, everybody), f"{rows:,}", style="bold", end_section=True)
-    keys = ("system_accuracy", "accuracy", "routing_accuracy", "system_balanced_accuracy")
+    keys = ("system_accuracy", "accuracy", "routing_accuracy", "balanced_accuracy")
     for name, client in metrics["clients"].items():
         table.add_row(printable(name), *(_share(client.get(key)) for key in keys), f"{client['rows']:,}")
     return table
+
+
+def scores_table(metrics: dict[str, Any]) -> Group | None:
+    """AUROC and the like of the system's answers, of all clients and of each; None where they were not computed."""
+    if "scores" not in metrics:
+        return None
+    lines = {"all clients": metrics} | metrics["clients"]
+    rows = [
+        [printable(name), *(_share(line["scores"]["system"][key]) for key in SCORES)]
+        for name, line in lines.items()
+        if "scores" in line
+    ]
+    return plain_table(["", *SCORES.values()], rows, "\nthe system's answers")
 
 
 def _share(value: float | None) -> str:

@@ -19,6 +19,8 @@ AT_ONCE, BYTES = 256, 8 * 2**20  # rows of a request and their bytes: half of wh
 FILES = 16  # image files of a request: their pixels count together, before they are scaled down
 Queries = Any  # an array or a table of rows, or one row, or the path of an image, or a list of paths
 
+Piece = Tensor | Sequence[str | Path] | list[dict[str, Any]]  # what one request holds; dicts are rows with names
+
 
 class Connection:
     """Asks a router. Queries are arrays as the clients have them (uint8 images are divided by 255), or image files. The
@@ -114,7 +116,7 @@ def connect(
     return Connection(url, token, seconds, authority)
 
 
-def _pieces(x: Queries) -> Iterator[Tensor | Sequence[str | Path]]:
+def _pieces(x: Queries) -> Iterator[Piece]:
     """As many rows as a router takes at once. A single row is a vector, or has few channels: it stays whole."""
     x = [x] if isinstance(x, str | Path) else x
     if isinstance(x, Sequence) and x and all(isinstance(each, str | Path) for each in x):
@@ -133,7 +135,7 @@ def _pieces(x: Queries) -> Iterator[Tensor | Sequence[str | Path]]:
         yield from rows.split(max(1, min(AT_ONCE, BYTES // max(1, 4 * rows[0].numel()))))
 
 
-def _body(x: Tensor | Sequence[str | Path], columns: Sequence[str] | None = None) -> dict[str, Any]:
+def _body(x: Piece, columns: Sequence[str] | None = None) -> dict[str, Any]:
     if isinstance(x, list) and isinstance(x[0], dict):
         return {"json": {"x": x}}
     if not isinstance(x, Tensor):

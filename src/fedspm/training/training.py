@@ -148,9 +148,10 @@ class Training:
             model = self.model()
         if tested:
             parameters = learnt_parameters(self.algorithm, self.shared, model.privates[0])
-            found = {**evaluate(model, self.federation, self.engine.map), "parameters": parameters}
+            known = evaluate(model, self.federation, self.engine.map, full=self.finished)
+            found = {**known, "parameters": parameters}
         if self.validation:
-            found["validation"] = evaluate(model, self.validation, self.engine.map)
+            found["validation"] = evaluate(model, self.validation, self.engine.map, full=self.finished)
         return found
 
     def evaluate_again(self) -> None:

@@ -109,7 +109,7 @@ def test_a_frame_with_a_wrong_name_is_refused_by_name(tabled):
 def test_names_travel_with_the_rows(tabled):
     """A bundle that is swapped in between with other columns does not get rows in the order of the one before."""
     frame = tabled.frame[BACK]
-    body = _body(torch.as_tensor(frame.values.copy()), frame.columns)
+    body = _body(torch.as_tensor(frame.values.copy()), list(frame.columns))
     assert list(load(body["content"])) == ["x"]
     found = tabled.http.post("/v1/predict", **body).json()["answers"]
     expected = tabled.model.predict_proba(tabled.frame)

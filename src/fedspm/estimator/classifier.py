@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import torch
 from sklearn.base import BaseEstimator, ClassifierMixin
+from sklearn.metrics import accuracy_score
 from sklearn.utils.validation import check_is_fitted
 from torch import nn
 
@@ -15,12 +16,21 @@ from fedspm.base.errors import FedSPMError
 from fedspm.base.files import folder_atomically
 from fedspm.base.layers import dotted
 from fedspm.base.tensors import Tensors
-from fedspm.data.arrays import as_labels, encoded_rows
+from fedspm.data.arrays import encoded_rows
 from fedspm.data.federation import Federation
 from fedspm.data.settings import IN_MEMORY
+from fedspm.estimator.rows import (
+    federation_of,
+    is_table,
+    require_comparable,
+    require_federation,
+    site_names,
+    validated,
+    with_weights,
+)
 from fedspm.federated.evaluation import Model, evaluate, require_finite_answers
 from fedspm.federated.task import Task
-from fedspm.nn.sgd import chunks
+from fedspm.nn.sgd import CHUNK, chunks
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import Config, own_settings, resolve
 from fedspm.runs.folder import GIVEN, Run
@@ -45,6 +55,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     seed : everything random is derived from it
     settings : any other configuration, by dotted key: {"router.steps": 20, "predictor.learning_rate": 0.02}
     eval_every : rounds between evaluations on the federation's test rows, where it has any; see `history_`
+    class_weight : None, "balanced" (inverse to a class's share of all training rows), or a dict; like `sample_weight`
+        of `fit` it weighs rows in the supervised loss, and nowhere else: docs/sklearn.md
     early_stopping : True, or an `EarlyStopping(…)`: stop when the model no longer improves on validation rows, and keep
         the one that was best on them
     validation_fraction : share of every client's training rows that early stopping holds out, and nothing else does
@@ -76,6 +88,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         seed: int = 0,
         settings: Mapping[str, Any] | None = None,
         eval_every: int = 10,
+        class_weight: str | Mapping[Any, float] | None = None,
         early_stopping: bool | EarlyStopping = False,
         validation_fraction: float = 0.1,
         callbacks: Sequence[Callback] | None = None,
@@ -94,18 +107,23 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         self.seed = seed
         self.settings = settings
         self.eval_every = eval_every
+        self.class_weight = class_weight
         self.early_stopping = early_stopping
         self.validation_fraction = validation_fraction
         self.callbacks = callbacks
         self.verbose = verbose
 
-    # -- training ----------------------------------------------------------------------------------------------------
-
-    def fit(self, federation: Federation, y: object = None) -> "FederatedClassifier":
-        """Train on the federation's training rows, which have their labels: there is no y beside them."""
-        self._require_federation(federation)
+    def fit(self, X: Any, y: Any = None, sites: Any = None, sample_weight: Any = None) -> "FederatedClassifier":
+        """Train on a `Federation`, which has its labels with it, or on rows X and labels y with the site of every row;
+        without `sites` all rows are one site's. `sample_weight` has one number per row of X."""
         config = self._config()
-        federation.checked()
+        if isinstance(X, Federation):
+            if any(given is not None for given in (y, sites, sample_weight)):
+                raise FedSPMError("a Federation has its labels and sites with it; y, sites and sample_weight are for X")
+            federation = X.checked()
+        else:
+            federation = federation_of(self, X, y, sites)
+        federation = with_weights(federation, sites, sample_weight, self.class_weight)
         callbacks = [*([Progress()] if self.verbose else []), *(self.callbacks or ())]
         rows, validation, more = federation, None, {}
         if self.early_stopping:
@@ -139,13 +157,6 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             self.feature_names_in_ = np.asarray(self.schema_.names, dtype=object)
         return self
 
-    def _require_federation(self, federation: object) -> None:
-        if not isinstance(federation, Federation):
-            raise FedSPMError(
-                f"a Federation is needed, not {type(federation).__name__}; make one with "
-                'Federation.from_arrays({"north": (x, y), "south": (x2, y2)})'
-            )
-
     def _config(self) -> Config:
         networks = self._networks()
         flat = {name: getattr(self, name) for name in PLAIN if getattr(self, name) is not None}
@@ -164,48 +175,45 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         given = {"predictor": self.predictor, "router": self.router}
         return {role: network for role, network in given.items() if isinstance(network, nn.Module)}
 
-    # -- inference ---------------------------------------------------------------------------------------------------
-
-    def route(self, x: Any) -> np.ndarray:
+    def route(self, X: Any) -> np.ndarray:
         """(n, m): P(client | x), columns in the order of the federation's names."""
         check_is_fitted(self)
         if not self.model_.algorithm.routes:
             raise FedSPMError(f"{self.algorithm} cannot route; only methods with a model of x can")
-        return self._collect(x, self.model_.posterior)
+        return self._collect(X, self.model_.posterior)
 
-    def predict_proba(self, x: Any, client: str | None = None) -> np.ndarray:
-        """(n, K): class probabilities of the client each row is routed to, or of the client that is named.
+    def predict_proba(self, X: Any, client: str | None = None, sites: Any = None) -> np.ndarray:
+        """(n, K): class probabilities of the client each row is routed to, of the client that is named, or of every
+        row's own, where `sites` says whose it is.
 
         A method that cannot route averages the probabilities of all clients, each with the same weight.
         """
         check_is_fitted(self)
+        if sites is not None:
+            if client is not None:
+                raise FedSPMError("give either client, one for all rows, or sites, one per row")
+            home = iter(torch.from_numpy(site_names(sites, len(X), self.client_names_)).split(CHUNK))
+            return self._collect(X, lambda embedding: self.model_.routed(next(home), embedding))
         if client is None:
-            return self._collect(x, self.model_.probabilities)
+            return self._collect(X, self.model_.probabilities)
         if str(client) not in self.client_names_:
             raise FedSPMError(f"there is no client {client!r}; known are {', '.join(self.client_names_)}")
         index = self.client_names_.index(str(client))
-        return self._collect(x, lambda embedding: self.model_.local(index, embedding))
+        return self._collect(X, lambda embedding: self.model_.local(index, embedding))
 
-    def predict(self, x: Any, client: str | None = None) -> np.ndarray:
+    def predict(self, X: Any, client: str | None = None, sites: Any = None) -> np.ndarray:
         """(n,): the labels that are likeliest by `predict_proba`."""
-        probabilities = self.predict_proba(x, client)
+        probabilities = self.predict_proba(X, client, sites)
         labels: np.ndarray = self.classes_[probabilities.argmax(1)]
         return labels
 
-    def score(self, x: Any, y: Any, client: str | None = None) -> float:
-        """Accuracy of `predict` on x and y.
-
-        For a method that cannot route it is not the `system_accuracy` of `evaluate`, which counts a majority vote.
-        """
-        labels = as_labels(y)
-        predicted = self.predict(x, client)
-        if labels.shape != predicted.shape:
-            raise FedSPMError(f"y has shape {labels.shape}, x has {len(predicted)} rows; y needs one label per row")
-        if not len(labels):
-            raise FedSPMError("x has no rows to score")
-        if (labels.dtype.kind == "U") != (predicted.dtype.kind == "U"):
-            raise FedSPMError(f"y: labels are {labels.dtype}, the training labels are {predicted.dtype}; use one kind")
-        return float((predicted == labels).mean())
+    def score(self, X: Any, y: Any, client: str | None = None, sites: Any = None, sample_weight: Any = None) -> float:
+        """Accuracy of `predict` on X and y; of a method that cannot route not the `system_accuracy` of `evaluate`,
+        which counts a majority vote."""
+        predicted = self.predict(X, client, sites)
+        labels = np.asarray(y)
+        require_comparable(labels, predicted)
+        return float(accuracy_score(labels, predicted, sample_weight=sample_weight))
 
     def evaluate(self, federation: Federation) -> dict[str, Any]:
         """System, average and routing accuracy, and more, on the federation's test rows.
@@ -213,7 +221,7 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
         As in the tables: a method that cannot route answers a system query by majority vote, one vote per client.
         """
         check_is_fitted(self)
-        self._require_federation(federation)
+        require_federation(federation)
         names = list(federation.names)
         if names != self.client_names_:
             raise FedSPMError(f"the model knows the clients {self.client_names_}, this federation has {names}")
@@ -225,17 +233,18 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
             )
         if not np.array_equal(federation.classes, self.classes_):
             raise FedSPMError("the classes of this federation differ from those the model was trained on")
-        return evaluate(self.model_, federation)
+        return evaluate(self.model_, federation, full=True)
 
     def _collect(self, x: Any, function: Callable[[Tensors], Any]) -> np.ndarray:
         """What a function makes of all rows."""
-        rows = encoded_rows(x, self.schema_, self.model_.algorithm.task.shape)
+        shape = self.model_.algorithm.task.shape
+        if len(shape) == 1 and not is_table(x) and not isinstance(x, torch.Tensor):
+            x = validated(self, x, reset=False, dtype="numeric", ensure_all_finite=False)
+        rows = encoded_rows(x, self.schema_, shape)
         with torch.no_grad():
             found = torch.cat([function(self.model_.embed(chunk)) for chunk in chunks(rows)])
         require_finite_answers(found, "a probability")
         return found.numpy(force=True)
-
-    # -- files -------------------------------------------------------------------------------------------------------
 
     def save(self, path: str | Path) -> None:
         """Write a folder of safetensors, JSON and TOML, of the same form as a run; `fedspm onboard --sketch` takes it
