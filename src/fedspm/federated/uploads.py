@@ -26,6 +26,7 @@ class Sender:
     rows: int
     values_per_row: int
     clients: int
+    missing: bool = False  # may its rows, of a table, lack values?
 
 
 @dataclass(frozen=True)
@@ -87,7 +88,10 @@ class Count(Upload):
         else:
             most, found = sender.rows, float(counted.sum())
         whole = counted.ndim > 0 or found in (0, most)  # of all rows, or of none
-        whole &= self.of != "values" or bool((counted == counted.round()).all())
+        if self.of == "values":  # of some where values may be missing
+            whole = bool(
+                ((counted == counted.round()) if sender.missing else ((counted == 0) | (counted == most))).all()
+            )
         if (counted < 0).any() or not whole or found > most * (1 + ROUNDING):
             raise Refused(f"{name!r} is {few(counted)}, which cannot be, of {sender.rows} rows")
 

@@ -140,7 +140,7 @@ def _body(x: Piece, columns: Sequence[str] | None = None) -> dict[str, Any]:
         return {"json": {"x": x}}
     if not isinstance(x, Tensor):
         try:
-            return {"files": [("images", Path(each).read_bytes()) for each in x]}
+            return {"files": [("images", Path(each).read_bytes()) for each in x if not isinstance(each, dict)]}
         except OSError as error:
             raise FedSPMError(f"{error.filename} cannot be read: {error.strerror}") from error
     said = {"columns": json.dumps(list(columns), ensure_ascii=False)} if columns else None

@@ -184,7 +184,7 @@ class Gate:
             raise Refused(f"{min(twice)!r} comes twice")
         free = self._check_against_shared(averaged, row)
         task = self._algorithm.task
-        sender = Sender(self._counts[site], values_per_row(task.shape), task.clients)
+        sender = Sender(self._counts[site], values_per_row(task.shape), task.clients, task.schema is not None)
         weight = None if kind == "rows" else require_weight(header.get("weight"), sender.rows)
         check_kinds(self.step, averaged, row, weight, sender)
         if weight is None:

@@ -50,7 +50,12 @@ class Merging:
         task = self._algorithm.task
         if self._algorithm.settings.robust != "none":
             rows = task.counts[task.names.index(client)]
-            check_reply(self._step, client, reply, Sender(rows, values_per_row(task.shape), task.clients))
+            check_reply(
+                self._step,
+                client,
+                reply,
+                Sender(rows, values_per_row(task.shape), task.clients, task.schema is not None),
+            )
 
     def add(self, client: str, reply: Reply) -> None:
         if self._robust:
