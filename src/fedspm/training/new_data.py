@@ -85,11 +85,11 @@ def predict(run: Run, files: Sequence[Path], client: str | None = None) -> Answe
         else:
             posterior, probabilities = None, model.local(names.index(client), embedding)
         said.append(probabilities.cpu())
-        over_clients.append(posterior)
+        over_clients += [] if posterior is None else [posterior]
     found = torch.cat(said)
     require_finite_answers(found, "P(class | x)", [str(query) for query in queries])
-    posterior = None if over_clients[0] is None else torch.cat(over_clients).numpy(force=True)
-    who = None if posterior is None else np.asarray(names)[posterior.argmax(1)]
+    routed = torch.cat(over_clients).numpy(force=True) if over_clients else None
+    who = None if routed is None else np.asarray(names)[routed.argmax(1)]
     return Answers(
         [str(query.file) for query in queries],
         [query.row for query in queries],
@@ -97,7 +97,7 @@ def predict(run: Run, files: Sequence[Path], client: str | None = None) -> Answe
         found.numpy(),
         [str(label) for label in run.classes.tolist()],
         who if client is None else np.full(len(queries), client),
-        posterior,
+        routed,
         names,
     )
 
