@@ -120,7 +120,7 @@ class Settings(Strict):
     router: Router = Router(encoder="auto", momentum=0.95, steps=15)
     em: EM = EM()
     robust: str = Field(
-        "norm",
+        "none",
         description="what a liar meets: none, norm, median, trimmed, krum or a plugin's rule; docs/robustness.md",
     )
     max_update: float = Field(

@@ -28,7 +28,7 @@ from fedspm.data.tables.schema import TableSchema
 from fedspm.federated.settings import OF_IMAGES, Settings
 
 PRESETS: dict[str, dict[str, Any]] = {
-    "default": {"em": {"normalisers": "exact"}},
+    "default": {"robust": "norm", "em": {"normalisers": "exact"}},
     # The method as printed, with a ResNet as He et al. have it: docs/decisions/0003.
     "paper": {
         "predictor": {"normalisation": "batch", "grid": 1, "learning_rate": OF_IMAGES},
