@@ -238,6 +238,8 @@ class FederatedClassifier(ClassifierMixin, BaseEstimator):  # type: ignore[misc]
     def _collect(self, x: Any, function: Callable[[Tensors], Any]) -> np.ndarray:
         """What a function makes of all rows."""
         shape = self.model_.algorithm.task.shape
+        if self.schema_ and not is_table(x):
+            self.schema_.require_arrays("x")
         if len(shape) == 1 and not is_table(x) and not isinstance(x, torch.Tensor):
             x = validated(self, x, reset=False, dtype="numeric", ensure_all_finite=False)
         rows = encoded_rows(x, self.schema_, shape)

@@ -54,7 +54,7 @@ class GuardedProtocol(HttpToolsProtocol):
         self._header = self._pieces = self._body = 0
         self._begun = False  # a header, of which more must come
 
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+    def connection_made(self, transport: Any) -> None:  # uvloop's is no asyncio.Transport
         super().connection_made(transport)
         self.quiet.add(self)
         self._await_header()
