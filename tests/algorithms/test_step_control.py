@@ -11,9 +11,10 @@ from fedspm.algorithms import ALGORITHMS, build_algorithm
 from fedspm.base.errors import TrainingFailed
 from fedspm.base.tensors import Tensors
 from fedspm.engines.local import LocalEngine
+from fedspm.federated.client import Client
 from fedspm.federated.evaluation import evaluate
 from fedspm.federated.task import Task
-from fedspm.nn.sgd import Batch, minimise
+from fedspm.nn.sgd import Batch, LossRose, minimise
 from fedspm.testing.algorithm_checks import small_federation, train_rounds
 from fedspm.training.evaluation import personalised
 from fedspm.training.loop import begin
@@ -74,3 +75,19 @@ def test_repeated_steps_are_the_same_for_clients_at_once() -> None:
     assert alone.repeated == together.repeated
     for name, value in one.items():
         torch.testing.assert_close(value, other[name], atol=1e-4, rtol=1e-3)
+
+
+@pytest.mark.filterwarnings("ignore:client .* the local steps are taken again")
+def test_a_loss_that_is_as_high_with_smaller_steps_is_that_of_hard_rows() -> None:
+    rates: list[float] = []
+
+    def solver(parameters: Tensors, *_: Any, learning_rate: float, **__: Any) -> Tensors:
+        rates.append(learning_rate)
+        raise LossRose(1.0, 100.0, {"w": torch.tensor(learning_rate)})
+
+    rows = torch.zeros(4, 2)
+    client = Client("north", 0, rows, torch.zeros(4, dtype=torch.long), {}, 3, 0, solver)
+    found = client.descend("drm", {}, parabola, client.batches("drm", 2, 2), learning_rate=0.4)
+    assert rates == [0.4, 0.1]
+    assert found["w"] == torch.tensor(0.1)
+    assert client.repeated == ["drm"]

@@ -36,7 +36,7 @@ def same_bits(one: Path, other: Path) -> None:
     assert folders[0].name == folders[1].name
     files = [sorted(file.relative_to(folder) for file in folder.rglob("*.safetensors")) for folder in folders]
     assert files[0] == files[1]
-    assert len(files[0]) == 4  # shared, and one a client
+    assert len(files[0]) == 5  # shared, the server's, and one per client
     for file in files[0]:
         tensors = [load_file(folder / file) for folder in folders]
         assert tensors[0].keys() == tensors[1].keys()

@@ -1,5 +1,6 @@
 """What a client step sees: the client's rows, its private state, and its own randomness."""
 
+import math
 import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -12,12 +13,13 @@ from torch import Tensor
 from fedspm.base.errors import TrainingFailed
 from fedspm.base.randomness import torch_generator
 from fedspm.base.tensors import Tensors
-from fedspm.nn.sgd import Batch, Batches, Solver, minimise
+from fedspm.nn.sgd import Batch, Batches, LossRose, Solver, minimise
 
 WEIGHT = "sample_weight"  # by which batches carry the weights of rows
 Objective = Callable[[Tensors, Batch], Tensor]
 SMALLER = 0.25  # of the learning rate, at every attempt at local steps
 ATTEMPTS = 7
+SAME = 0.9  # of a loss
 
 
 @dataclass(frozen=True)
@@ -62,12 +64,19 @@ class Client:
         **options: Any,
     ) -> Tensors:
         """What the solver finds. Where it fails (`nn.sgd.minimise`), it begins again with a quarter of the rate, and
-        that is said; nothing of it is sent, so it is the same on every engine and after every crash."""
-        rate = learning_rate
-        for _ in range(ATTEMPTS - 1):
+        that is said; nothing of it is sent, so it is the same on every engine and after every crash. A loss that is as
+        high with a quarter of the rate did not rise by the steps: the last batches have harder rows."""
+        rate, high = learning_rate, math.inf
+        for attempt in range(ATTEMPTS):
             try:
                 return self.solver(parameters, objective, batches, learning_rate=rate, **options)
             except TrainingFailed as error:
+                if isinstance(error, LossRose):
+                    if error.now > SAME * high:
+                        return error.finished
+                    high = error.now
+                if attempt + 1 == ATTEMPTS:
+                    raise
                 rate *= SMALLER
                 self.repeated.append(step)
                 warnings.warn(
@@ -75,7 +84,7 @@ class Client:
                     f"rate of {rate:.2g} instead of {learning_rate:.2g}",
                     stacklevel=2,
                 )
-        return self.solver(parameters, objective, batches, learning_rate=rate, **options)
+        raise AssertionError
 
     def batches(self, step: str, size: int, steps: int, constants: Tensors | None = None, **extra: Tensor) -> Batches:
         """`steps` random batches: permutations of all rows, one after the other, cut into pieces."""

@@ -115,6 +115,14 @@ def minimise(
     return finished
 
 
+class LossRose(TrainingFailed):
+    """Local steps ended at a loss far above the one they began with: by the steps, or by rows that are hard."""
+
+    def __init__(self, was: float, now: float, finished: Tensors):
+        super().__init__(f"the loss rose from {was:.3g} to {now:.3g}; lower the learning rate")
+        self.now, self.finished = now, finished
+
+
 def require_descent(losses: Sequence[Tensor], finished: Tensors) -> None:
     """Fail if a parameter or a loss is not finite, or if the loss has risen sharply."""
     total = sum((value.sum() for value in finished.values()), sum(losses[-1:], torch.zeros(())).sum())
@@ -128,7 +136,7 @@ def require_descent(losses: Sequence[Tensor], finished: Tensors) -> None:
     if (risen > 0).any() or risen.isnan().any():
         worst = risen.argmax()
         was, now = (float(part.flatten()[worst]) for part in (first, last))
-        raise TrainingFailed(f"the loss rose from {was:.3g} to {now:.3g}; lower the learning rate")
+        raise LossRose(was, now, finished)
 
 
 @runtime_checkable

@@ -62,12 +62,10 @@ OF_DATA: dict[str, dict[str, Any]] = {
 _FASHION = {
     "predictor": {"learning_rate": 0.06},
     "router": {"steps": 30, "batch_size": 64},
-    "em": {"start": "judged"},
 }
 TUNED: dict[str, dict[str, Any]] = {
     SAMPLE: _FASHION,
     "fashion-mnist": _FASHION,
-    "cifar10": {"em": {"start": "judged"}},
 }
 
 
