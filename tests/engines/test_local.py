@@ -159,7 +159,7 @@ def test_the_server_knows_which_round_it_extrapolates(vectors, monkeypatch):
     rounds = []
     monkeypatch.setattr(
         "fedspm.algorithms.fedspm.extrapolate",
-        lambda settings, clients, shared, update, round: rounds.append(round) or update,
+        lambda algorithm, shared, update, round: rounds.append(round) or update,
     )
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         shared = begin(algorithm, engine)
