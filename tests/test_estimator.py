@@ -6,6 +6,7 @@ import pickle
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame
 from sklearn.base import clone
 from sklearn.exceptions import NotFittedError
 from torch import nn
@@ -135,9 +136,10 @@ def test_scales_of_features_do_not_matter(vectors):
 
 def test_bad_queries_get_a_sentence(model):
     for x, sentence in [
-        (np.zeros((2, 5)), "the model was trained on"),
+        (np.zeros((2, 5)), "expecting 6 features"),
+        (torch.zeros(2, 5), "the model was trained on"),
         (np.full((2, 6), np.nan), "x: row 1"),
-        (np.zeros(6), "x has shape"),
+        (np.zeros(6), "Expected 2D array"),
     ]:
         with pytest.raises(FedSPMError, match=sentence):
             model.predict(x)
@@ -285,36 +287,23 @@ def test_devices_that_are_not_here(vectors):
         FederatedClassifier(device="warp", rounds=1).fit(vectors)
 
 
-class Table:
-    """As much of a pandas DataFrame as matters here."""
-
-    def __init__(self, values, columns):
-        self.values, self.columns = np.asarray(values), list(columns)
-
-    def __getitem__(self, names):
-        return Table(self.values[:, [self.columns.index(name) for name in names]], names)
-
-    def __array__(self, dtype=None, copy=None):
-        return self.values.astype(dtype) if dtype else self.values
-
-
 def test_columns_of_a_table_are_matched_by_name():
     names, turned = list("abcdef"), list("fedcba")
     data = {name: toy_rows(60, shift, False, seed) for seed, (name, shift) in enumerate((("one", 0.0), ("two", 2.0)))}
     arrays = FederatedClassifier(components=1, rounds=1).fit(Federation.from_arrays(data))
-    one, two = ((Table(x, names), y) for x, y in data.values())
+    one, two = ((DataFrame(x, columns=names), y) for x, y in data.values())
     mixed = {"one": one, "two": (two[0][turned], two[1])}
     model = FederatedClassifier(components=1, rounds=1).fit(Federation.from_arrays(mixed))
     x = data["two"][0][:9]
     expected = arrays.predict_proba(x)
     assert list(model.feature_names_in_) == names
-    for asked in (x, Table(x, names), Table(x, names)[turned]):
+    for asked in (x, DataFrame(x, columns=names), DataFrame(x, columns=names)[turned]):
         np.testing.assert_array_equal(model.predict_proba(asked), expected)
     with pytest.raises(FedSPMError, match="there is no column 'f'"):
-        model.predict(Table(x, names)[names[:5]])
-    as_trained = {name: (Table(x, names), y) for name, (x, y) in data.items()}
+        model.predict(DataFrame(x, columns=names)[names[:5]])
+    as_trained = {name: (DataFrame(x, columns=names), y) for name, (x, y) in data.items()}
     backwards = {name: (table[turned], y) for name, (table, y) in as_trained.items()}
-    renamed = {name: (Table(x, list("abcdeg")), y) for name, (x, y) in data.items()}
+    renamed = {name: (DataFrame(x, columns=list("abcdeg")), y) for name, (x, y) in data.items()}
     found, same = (model.evaluate(Federation.from_arrays(each, each)) for each in (as_trained, backwards))
     assert found == same
     with pytest.raises(
@@ -322,7 +311,7 @@ def test_columns_of_a_table_are_matched_by_name():
     ):
         model.evaluate(Federation.from_arrays(renamed, renamed))
     numbered = FederatedClassifier(components=1, rounds=1).fit(
-        Federation.from_arrays({name: (Table(x, range(6)), y) for name, (x, y) in data.items()})
+        Federation.from_arrays({name: (DataFrame(x, columns=range(6)), y) for name, (x, y) in data.items()})
     )
     assert not hasattr(numbered, "feature_names_in_")
 

@@ -9,7 +9,7 @@ import pytest
 SOURCE = Path(__file__).parents[1] / "src" / "fedspm"
 RULE = (
     "version < base < data, nn < federated < mixture < algorithms, likelihood < engines < runs < training < report"
-    " < experiments, serve, deploy, testing < bench, estimator < cli"
+    " < experiments, serve, deploy, testing, audit < bench, estimator < cli"
 )
 LEVELS = [level.split(", ") for level in RULE.split(" < ")]
 LEVEL = {room: number for number, rooms in enumerate(LEVELS) for room in rooms}

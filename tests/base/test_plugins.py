@@ -6,27 +6,48 @@ import pytest
 
 from fedspm.base import plugins
 from fedspm.base.errors import FedSPMError
-from fedspm.base.plugins import ENCODERS, require_allowed
+from fedspm.base.layers import dotted
+from fedspm.base.plugins import ENCODERS, KINDS, NamedCode, require_allowed
+from fedspm.data.settings import Data
+from fedspm.runs.config import resolve
 
 
-@pytest.mark.parametrize("name", [*ENCODERS, "nobody-offers-this"])
-def test_a_name_that_runs_nothing_from_outside_needs_no_permission(name):
-    require_allowed(name, ())
+def named(name, kind="encoders"):
+    return [NamedCode(kind, name)]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_name_that_nobody_offers_needs_no_permission(kind):
+    require_allowed(named("nobody-offers-this", kind), ())
+
+
+@pytest.mark.parametrize("name", ENCODERS)
+def test_our_own_encoders_are_not_from_outside(name):
+    blocks = {"predictor.encoder": name, "router.encoder": name}
+    assert resolve(dotted(blocks)).outside_code == []
+
+
+def test_whatever_a_configuration_names_from_outside_is_listed():
+    given = {"predictor.encoder": "payload:make", "algorithm": "fedmedian", "wire.transforms": ["sign"]}
+    config = resolve(dotted(given)).model_copy(update={"data": Data.model_construct(name="digits")})
+    assert set(config.outside_code) == {
+        ("encoders", "payload:make"), ("algorithms", "fedmedian"), ("transforms", "sign"), ("data", "digits")
+    }  # fmt: skip
 
 
 def test_an_encoder_from_outside_is_refused_unless_it_is_allowed_by_name():
-    with pytest.raises(FedSPMError, match=r"'payload:make' .*the module payload; .*--allow-encoder payload:make"):
-        require_allowed("payload:make", ("payload:other", "payload"))
+    with pytest.raises(FedSPMError, match=r"'payload:make' .*the module payload; .*--allow payload:make"):
+        require_allowed(named("payload:make"), ("payload:other", "payload"))
     assert "payload" not in sys.modules
-    require_allowed("payload:make", ("payload:make",))
+    require_allowed(named("payload:make"), ("payload:make",))
 
 
-def test_an_installed_packages_encoder_has_to_be_allowed_too_and_cannot_take_our_names(monkeypatch):
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_an_installed_package_offers_has_to_be_allowed_too(monkeypatch, kind):
     def points(kind):
-        return [plugins.EntryPoint(name, "elsewhere:Net", f"fedspm.{kind}") for name in ("patches", "mlp")]
+        return [plugins.EntryPoint("patches", "elsewhere:Net", f"fedspm.{kind}")]
 
     monkeypatch.setattr(plugins, "_points", points)
-    with pytest.raises(FedSPMError, match=r"would run code of an unnamed package \(elsewhere:Net\)"):
-        require_allowed("patches", ())
-    require_allowed("patches", ("patches",))
-    require_allowed("mlp", ())
+    with pytest.raises(FedSPMError, match=rf"{KINDS[kind]} 'patches' .*code of an unnamed package \(elsewhere:Net\)"):
+        require_allowed(named("patches", kind), ())
+    require_allowed(named("patches", kind), ("patches",))

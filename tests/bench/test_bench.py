@@ -3,14 +3,22 @@
 import json
 
 import pytest
+import torch
 
 from commands import fedspm
 from fedspm import bench
+from fedspm.algorithms.fedspm import FedSPM
+from fedspm.base.errors import FedSPMError
 from fedspm.bench import serving
+from fedspm.bench.accuracy import Watch, bench_accuracy, note
 from fedspm.bench.measure import alternated, ratio
 from fedspm.bench.peers import Size, bench_peers, figures
+from fedspm.bench.round import recorded
 from fedspm.bench.scale import exponent, measure
-from fedspm.cli.bench import WHAT, show_peers
+from fedspm.cli.bench import WHAT, parse_accuracies, show_accuracy, show_peers
+from fedspm.federated.task import Task
+from fedspm.mixture.e_step import AUDITED
+from small import small_settings
 
 
 def test_sides_take_turns_after_a_warm_up():
@@ -54,9 +62,47 @@ def test_a_round_is_held_against_bare_work_alone_and_in_processes():
     assert list(result["median_seconds"]) == sides
     assert all(seconds > 0 for seconds in result["median_seconds"].values())
     assert result["workers_of_processes"] > 0
-    assert result["passes"]["forward"] == 0, "the exact E-step that an incremental one begins with was counted"
+    audited = 8 * 2 * AUDITED  # clients, encoders, rows; not the exact E-step that an incremental one begins with
+    assert result["passes"]["forward"] == audited
     assert result["passes"]["with_backward"] > 0
+    assert result["passes"]["redundant"] == 0
+    assert list(result["median_cpu_seconds"]) == ["bare", "one worker"]
     assert fedspm("bench", "peers", *less, check=False).returncode == 1
+
+
+def test_a_pass_over_the_same_rows_with_the_same_parameters_is_redundant(vectors):
+    algorithm = FedSPM(small_settings(), Task.of_federation(vectors))
+    state, x = algorithm.predictor.initial(), torch.randn(4, 6)
+    moved = {name: value + 1 for name, value in state.items()}
+    with recorded() as passes:
+        algorithm.predictor(state, x)
+        algorithm.predictor(state, x, training=True)  # with gradients: another batch may hold the same rows
+        algorithm.predictor(moved, x)
+        algorithm.predictor(state, x[:2])
+        algorithm.predictor(state, x.clone())
+    assert [each.again for each in passes] == [False, False, False, False, True]
+
+
+def test_time_to_accuracy_stops_when_all_is_reached_and_says_what_is_not(capsys):
+    small = {"data": {"name": "fashion-sample", "clients": 2}, "predictor": {"steps": 2, "batch_size": 16}}
+    settings = {**small, "rounds": 2}
+    result = bench_accuracy(settings, targets=[0.999, 0.01], methods=["fedavg"], peers=[], size=Size(2, 16, 8))
+    reached = result["methods"]["fedavg"]["reached"]
+    assert list(reached) == ["0.01", "0.999"]
+    assert reached["0.01"]["rounds"] == 1
+    assert reached["0.01"]["cpu_seconds"] > result["methods"]["fedavg"]["start_cpu_seconds"]
+    assert reached["0.999"] is None
+    assert list(result["peers"]) == ["bare", "ours"]
+    show_accuracy(result)
+    assert "not reached" in capsys.readouterr().out
+    watch = Watch([0.5, 0.7])
+    note(watch.reached, 0.6, 3, 9.0)
+    note(watch.reached, 0.8, 4, 12.0)
+    assert watch.reached == {"0.5": {"rounds": 3, "cpu_seconds": 9.0}, "0.7": {"rounds": 4, "cpu_seconds": 12.0}}
+    with pytest.raises(FedSPMError, match="between 0 and 1"):
+        bench_accuracy(settings, targets=[60])
+    with pytest.raises(FedSPMError, match="with commas"):
+        parse_accuracies("high")
 
 
 def test_sides_of_peers_do_the_same_job_in_turns(capsys):

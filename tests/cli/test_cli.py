@@ -36,7 +36,7 @@ def same_bits(one: Path, other: Path) -> None:
     assert folders[0].name == folders[1].name
     files = [sorted(file.relative_to(folder) for file in folder.rglob("*.safetensors")) for folder in folders]
     assert files[0] == files[1]
-    assert len(files[0]) == 4  # shared, and one a client
+    assert len(files[0]) == 5  # shared, the server's, and one per client
     for file in files[0]:
         tensors = [load_file(folder / file) for folder in folders]
         assert tensors[0].keys() == tensors[1].keys()
@@ -64,7 +64,10 @@ def columns(lines):
 def test_terminal_and_report_show_the_same_numbers(run):
     out, text = run
     boxes = [re.split("[┃│]", line)[1:-1] for line in text.splitlines() if line[:1] in ("┃", "│")]
-    terminal = columns([[cell.strip() for cell in row] for row in boxes])
+    of_accuracies, of_scores = boxes[: len(boxes) // 2], boxes[len(boxes) // 2 :]
+    terminal, scores = (
+        columns([[cell.strip() for cell in row] for row in table]) for table in (of_accuracies, of_scores)
+    )
     clients = (out / "report.html").read_text().split("<h2>Clients</h2>")[1].split("</table>")[0]
     report = columns([re.findall("<t[hd]>(.*?)</t[hd]>", row) for row in clients.split("<tr>")[1:]])
     assert terminal["balanced"].keys() == {"all clients", "client-0", "client-1", "client-2"}
@@ -72,8 +75,11 @@ def test_terminal_and_report_show_the_same_numbers(run):
         assert terminal[here] == report[there]
     assert terminal["balanced"] == report["balanced"]
     metrics = json.loads((out / "metrics.jsonl").read_text().splitlines()[-1])
-    own = {name: f"{client['balanced_accuracy']:.3f}" for name, client in metrics["clients"].items()}
+    own = {name: f"{client['average_balanced_accuracy']:.3f}" for name, client in metrics["clients"].items()}
     assert own != {name: terminal["balanced"][name] for name in own}  # else either would do
+    answers = (out / "report.html").read_text().split("<h2>Metrics of the answers</h2>")[1].split("</table>")[0]
+    assert scores == columns([re.findall("<t[hd]>(.*?)</t[hd]>", row) for row in answers.split("<tr>")[1:]])
+    assert scores["AUROC"]["all clients"] == f"{metrics['scores']['system']['auroc']:.3f}"
     assert "<b>balanced</b>: mean recall over classes of the system's answers" in " ".join(
         (out / "report.html").read_text().split()
     )

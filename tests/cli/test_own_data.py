@@ -66,7 +66,7 @@ def test_training_on_a_table_and_asking_it(run, table, tmp_path):
     assert "samples/queries.csv" in text
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["shape"] == [13]
-    assert len(manifest["columns"]) == 13
+    assert len(manifest["table"]["columns"]) == 13
     page = (out / "report.html").read_text()
     assert "How the clients" in page
     assert "北 Tal" in page

@@ -98,7 +98,7 @@ def trained(tmp_path_factory):
     """A run with an encoder of the user's own, which lay in the working directory."""
     place = Place(tmp_path_factory.mktemp("own"))
     trained = place.fedspm("train", "--data", place.here / "rows.csv", *SMALL, *OWN, "--out", "run", "--horizon", 9)
-    assert "queries.csv --allow-encoder payload:make" in trained.stdout  # what it says to try next can be typed
+    assert "queries.csv --allow payload:make" in trained.stdout  # what it says to try next can be typed
     return place
 
 
@@ -139,11 +139,11 @@ def invoked(*arguments):
 )
 def test_an_encoder_that_a_run_names_is_not_imported_unless_it_is_allowed(received, arguments):
     before = received.content()
-    with pytest.raises(FedSPMError, match=r"would run code of the module payload; .*--allow-encoder payload:make"):
+    with pytest.raises(FedSPMError, match=r"would run code of the module payload; .*--allow payload:make"):
         invoked(*arguments)
     assert received.imported() == []
     assert received.content() == before
-    assert invoked(*arguments, "--allow-encoder", "payload:make").exit_code == 0
+    assert invoked(*arguments, "--allow", "payload:make").exit_code == 0
     assert tuple(received.imported()) == OURS
 
 

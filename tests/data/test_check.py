@@ -27,7 +27,7 @@ def test_a_good_table_has_no_findings(tmp_path):
 
 def test_everything_that_is_wrong_is_said_at_once(tmp_path):
     rows = [list(row) for row in ROWS]
-    rows[0][1], rows[1][3], rows[2][0], rows[3][2] = "", "", "", "high"
+    rows[0][1], rows[1][3], rows[2][0], rows[3][2] = "old", "", "", "high"
     findings = found(write_csv(tmp_path / "t.csv", rows))
     assert len(findings.problems) == 4
     assert findings.clients["nord"]["train"] == 8  # the table is shown all the same
@@ -36,7 +36,7 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path):
 @pytest.mark.parametrize(
     ("change", "sentence"),
     [
-        (lambda rows: [[*row, 7] for row in rows], "'more' is 7 in every row"),
+        (lambda rows: [[*row, 7] for row in rows * 3], "'more' is left out: it is 7 in every row"),
         (lambda rows: [[*row, j] for j, row in enumerate(rows)], "'more' is another whole number in every row"),
         (lambda rows: [[*row, j % 3] for j, row in enumerate(rows * 2)], None),
         (
@@ -54,14 +54,6 @@ def test_everything_that_is_wrong_is_said_at_once(tmp_path):
         (
             lambda rows: [[*row[:3], j, j % 5] for j, row in enumerate(rows)],
             "30 of 30 classes have at most one training row in all clients together; is it a quantity?",
-        ),
-        (
-            lambda rows: [[*row[:3], "NA" if j % 5 else row[3], j % 5] for j, row in enumerate(rows)],
-            "a class is called 'NA': if that stands for an unknown one, leave its rows out",
-        ),
-        (
-            lambda rows: [["null" if row[0] == "nord" else row[0], *row[1:], j % 5] for j, row in enumerate(rows)],
-            "a client is called 'null'",
         ),
         (
             lambda rows: [[*row[:3], 3 if j % 5 else row[3], j % 5] for j, row in enumerate(rows)],

@@ -6,6 +6,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame
 from PIL import Image
 
 from fedspm import Federation
@@ -148,21 +149,9 @@ def test_classes_may_come_in_an_order_of_their_own():
     assert arrays.as_classes(np.array(["BCC", "MEL", "NV"]), classes, "it").tolist() == [2, 0, 1]
 
 
-class Frame:
-    """The part of a table in memory that is used."""
-
-    def __init__(self, **columns):
-        self.values, self.columns = columns, list(columns)
-
-    def __getitem__(self, names):
-        return Frame(**{name: self.values[name] for name in names})
-
-    def __array__(self, dtype=None, copy=None):
-        return np.column_stack([self.values[name] for name in self.columns])
-
-
 def test_tables_in_memory_are_matched_by_the_names_of_their_columns():
-    given = {"north": (Frame(a=X[:, 0], b=X[:, 1]), Y), "south": (Frame(b=X[:, 1], a=X[:, 0]), Y)}
+    one, other = DataFrame({"a": X[:, 0], "b": X[:, 1]}), DataFrame({"b": X[:, 1], "a": X[:, 0]})
+    given = {"north": (one, Y), "south": (other, Y)}
     one, other = Federation.from_arrays(given).train
     assert torch.equal(one.x, other.x)
 

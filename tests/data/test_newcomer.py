@@ -10,10 +10,11 @@ from PIL import Image
 from fedspm.base.errors import FedSPMError
 from fedspm.data.newcomer import RowSchema, read_newcomer
 from fedspm.data.readers.draft import ReadOptions
+from fedspm.data.tables.schema import TableSchema
 
 
 def test_a_table_without_a_client_column_and_in_another_order(tmp_path):
-    like = RowSchema((2,), np.array(["ill", "well"]), ("a", "b"))
+    like = RowSchema((2,), np.array(["ill", "well"]), TableSchema.of_numbers(("a", "b")))
     lines = ["b,a,label", *(f"{j},{-j},{'ill' if j % 2 else 'well'}" for j in range(10))]
     (tmp_path / "rows.csv").write_text("\n".join(lines))
     shutil.copy(tmp_path / "rows.csv", tmp_path / "without.csv")

@@ -88,7 +88,15 @@ def test_what_a_site_writes_only_its_owner_may_read(vectors, tmp_path):
     one_round(algorithm, engine, begin(algorithm, engine), 0)
     found = modes(tmp_path / "sites")
     written = {path.rsplit("/", 1)[-1].split("-")[0] for path in found}
-    assert written >= {"rows.safetensors", "run.json", "requests.json", "shared.safetensors", "private", "noise.key"}
+    assert written >= {
+        "rows.safetensors",
+        "run.json",
+        "ledger.jsonl",
+        "ledger.head",
+        "shared.safetensors",
+        "private",
+        "noise.key",
+    }
     assert {path: mode for path, mode in found.items() if mode} == {}
 
 

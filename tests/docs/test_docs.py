@@ -33,6 +33,17 @@ def test_the_example_of_the_page_on_own_data_runs(capsys):
     assert float(capsys.readouterr().out) > 0.6
 
 
+def test_the_page_on_heart_disease_runs_from_the_file_to_the_bundle(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    known: dict[str, object] = {}
+    for code in re.findall(r"```python\n(.*?)```", (DOCS / "heart.md").read_text(), re.DOTALL):
+        exec(compile(code.replace("rounds=60", "rounds=6"), "heart.md", "exec"), known)  # sixty take half a minute
+    shown = capsys.readouterr().out
+    assert float(re.search(r"system (0\.\d+)", shown)[1]) > 0.7
+    assert "['ill']" in shown
+    assert "['cleveland', 'hungarian', 'switzerland', 'va']" in shown
+
+
 def test_the_examples_of_the_page_on_callbacks_run(capsys):
     for code in re.findall(r"```python\n(.*?)```", (DOCS / "callbacks.md").read_text(), re.DOTALL):
         exec(compile(code, "callbacks.md", "exec"), {})
@@ -49,6 +60,12 @@ def test_the_page_on_python_names_calls_that_exist_and_its_example_runs(tmp_path
     monkeypatch.chdir(tmp_path)
     exec(compile(code, "from-python.md", "exec"), {})
     assert "FedSPM (1×) {0: " in capsys.readouterr().out
+
+
+def test_the_example_of_the_page_on_scikit_learn_runs(capsys):
+    (code,) = re.findall(r"```python\n(.*?)```", (DOCS / "sklearn.md").read_text(), re.DOTALL)
+    exec(compile(code, "sklearn.md", "exec"), {})
+    assert "{'components': " in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("name", ALGORITHMS)

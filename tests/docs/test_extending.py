@@ -49,7 +49,13 @@ def test_a_plugin_is_found_by_name_and_trains(with_plugin, tmp_path, algorithm):
     manifest = json.loads((out / "manifest.json").read_text())
     assert manifest["shape"] == [3, 8, 8]
     assert manifest["encoders"]["predictor"]["parameters"] == 3 * 16 * 16 + 16 + 16 * 4 * 32 + 32
-    fedspm("resume", out, "--allow-encoder", "patches", env=with_plugin)
+    names = ["patches", "digits"] + ["fedmedian"] * (algorithm == "fedmedian")
+    for missing in names:  # whatever the folder names from outside has to be allowed, one by one
+        others = [part for name in names if name != missing for part in ("--allow", name)]
+        refused = fedspm("resume", out, *others, env=with_plugin, check=False)
+        assert refused.returncode == 1
+        assert f"--allow {missing}" in refused.stderr
+    fedspm("resume", out, *(part for name in names for part in ("--allow", name)), env=with_plugin)
 
 
 def test_the_plugins_median_is_the_median(with_plugin):

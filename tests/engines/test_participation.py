@@ -8,7 +8,8 @@ import torch
 from fedspm.algorithms import ALGORITHMS, algorithm_named
 from fedspm.data.part import Truth
 from fedspm.engines.local import LocalEngine
-from fedspm.federated.evaluation import evaluate, purity_count
+from fedspm.federated.evaluation import evaluate
+from fedspm.federated.metrics import purity_count
 from fedspm.federated.task import Task
 from fedspm.training.evaluation import personalised
 from fedspm.training.loop import begin, one_round

@@ -1,5 +1,7 @@
 """The incremental E-step: what a batch saw is noted, what it did not see is kept, no row is sent through twice."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -7,6 +9,7 @@ from fedspm.algorithms import algorithm_named
 from fedspm.bench.round import recorded
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.task import Task
+from fedspm.mixture.e_step import AUDITED, all_evidence
 from fedspm.training.loop import begin, one_round
 from small import small_settings
 
@@ -50,6 +53,35 @@ def test_only_visited_rows_are_noted(vectors, name, part):
 @pytest.mark.parametrize(("name", "forward"), [("fedspm", set()), ("fedem", set()), ("fedgmm", {"router"})])
 def test_no_row_is_sent_through_for_the_e_step_alone(vectors, name, forward):
     _, passes = rounds(vectors, name, 2, "incremental", learning_rate=0.1, steps=2, batch_size=8)
-    assert {each.role for each in passes if not each.training} == forward
+    looked = [each for each in passes if not each.training and each.role not in forward]
+    assert all(each.rows <= AUDITED for each in looked)
     _, passes = rounds(vectors, name, 2, "exact", learning_rate=0.1, steps=2, batch_size=8)
     assert "predictor" in {each.role for each in passes if not each.training}
+
+
+def test_the_error_in_tau_is_audited(vectors):
+    """Clients here have at most 64 rows or so that the audit sees: its figure is the exact error of the mean."""
+    block = {"encoder": "mlp", "momentum": 0.5, "dimension": 4, "learning_rate": 0.3, "steps": 1, "batch_size": 4}
+    settings = small_settings(
+        predictor=block, router=block, em={"e_step": "incremental", "start": "random", "hold": 0}, rounds=4
+    )
+    algorithm = algorithm_named("fedspm")(settings, Task.of_federation(vectors))
+    with LocalEngine(vectors, seed=0, workers=1) as engine:
+        shared = begin(algorithm, engine)
+        for number in range(2):
+            shared = one_round(algorithm, engine, shared, number)
+        before = dict(engine.privates["north"])
+        engine.begin_round(2)
+        client = replace(engine._client(0, before), x=engine.data[0][0][:AUDITED], y=engine.data[0][1][:AUDITED])
+        cut = {
+            name: value[:AUDITED] if value.ndim > 1 and len(value) == len(engine.data[0][1]) else value
+            for name, value in before.items()
+            if not name.startswith("head")
+        }
+        private = before | cut
+        _, after = algorithm.expect(replace(client, private=private), shared)
+        evidence = all_evidence(client, lambda x, y: algorithm.evidence(replace(client, private=private), shared, x, y))
+        exact = algorithm.posterior(private["mixing"], evidence)
+    error = (after["responsibilities"] - exact).mean(0).abs().max()
+    assert float(error) > 1e-4
+    assert algorithm.notes_of(after)["e_step_error"] == pytest.approx(float(error), rel=1e-4)

@@ -16,9 +16,10 @@ from fedspm.engines.flower.site import Site
 from fedspm.engines.flower.site_store import noise_secret
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.client import Client
+from fedspm.federated.gate import withhold_rows
 from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.steps import Step
-from fedspm.federated.transforms import decode, encode, transforms_of
+from fedspm.federated.transforms import GRID, decode, encode, transforms_of
 from fedspm.federated.uploads import Count, Shares, Sum, Update
 from fedspm.training.loop import begin, one_round
 from postbox import algorithm_of, loop_engine
@@ -94,6 +95,8 @@ def left(reply, shared, client=NORTH, step="update", secret="", **changes):
 @pytest.mark.parametrize("name", ["fedspm", "fedem", "fedgmm", "feddrm", "cluster-fl", "ditto"])
 def test_flower_gives_the_bits_and_bytes_of_the_in_process_engine(vectors, tmp_path, name, option):
     changes = {"algorithm": name, **OPTIONS[option]}
+    if name in ("fedgmm", "cluster-fl") and "noise" in changes.get("privacy", {}):
+        changes["privacy"] = {"clip": 0.5}  # with noise they are refused: tests/federated/test_accountant.py
     expected, local = in_process(vectors, 2, **changes)
     torch.set_num_threads(1)
     engine = loop_engine(vectors, algorithm_of(ALGORITHMS[name], small_settings(**changes), vectors), tmp_path)
@@ -161,16 +164,30 @@ def test_the_noise_has_the_scale_that_is_accounted_for():
     )  # one of three directions is lost
 
 
+@pytest.mark.parametrize("clip", [0.3, 2.0])
+def test_what_is_noised_lies_on_a_grid_that_does_not_depend_on_it(clip):
+    for value in (0.0, 1e-3, 0.1234567):
+        _, sent = departed([torch.full((50,), value)], privacy={"clip": clip, "noise": 4.0})
+        steps = sent.as_sent()[1]["w.0"].double() / (4.0 * clip / GRID)
+        assert torch.allclose(steps, steps.round(), atol=1e-3)
+
+
 def test_tau_stays_a_vector_of_shares_under_any_noise(vectors):
     shared, _ = in_process(vectors, privacy={"clip": 1e-6, "noise": 20.0})
     assert (shared["tau"] > 0).all()
     assert torch.allclose(shared["tau"].sum(1), torch.tensor(vectors.counts).float())
 
 
-@pytest.mark.parametrize("privacy", [{"clip": 0.01}, {"clip": 0.01, "noise": 1.0}])
-def test_an_update_in_rows_does_not_escape_the_clip(vectors, tmp_path, fedmedian, privacy):
+@pytest.mark.parametrize(
+    ("privacy", "why"),
+    [
+        ({"clip": 0.01}, r"leaves in PerClient.*reply with a Mean of shared parameters only, or train without"),
+        ({"clip": 0.01, "noise": 1.0}, r"'predictor' of step 'update' would leave without noise, so that no ε holds"),
+    ],
+)
+def test_an_update_in_rows_does_not_escape_the_clip(vectors, tmp_path, fedmedian, privacy, why):
     changes = {"algorithm": "fedmedian", "privacy": privacy}
-    why = r"step update: .*leaves in PerClient.*reply with a Mean of shared parameters only, or train without"
+    why = rf"step .*: .*{why}"
     with pytest.raises(TrainingFailed, match=why):
         in_process(vectors, 1, **changes)
     engine = loop_engine(vectors, algorithm_of(fedmedian, small_settings(**changes), vectors), tmp_path)
@@ -269,7 +286,7 @@ def test_a_site_does_not_answer_what_would_leave_without_noise_after_training(ve
     algorithm = algorithm_of(ALGORITHMS["fedspm"], small_settings(**NOISE), vectors)
     engine = loop_engine(vectors, algorithm, tmp_path)
     shared = one_round(algorithm, engine, begin(algorithm, engine), 0)
-    with pytest.raises(TooFewSites, match="'summarise' would leave without noise"):
+    with pytest.raises(TooFewSites, match="do not use the step 'summarise'"):
         algorithm.onboarding.sketch(shared, engine)
 
 
@@ -329,3 +346,36 @@ def test_one_exchange_uses_the_others_last_tau(vectors, tmp_path):
     two, _ = in_process(vectors, em={"hold": 0, "start": "random"})
     assert not torch.equal(shared["tilt.xi"], two["tilt.xi"])
     assert torch.allclose(shared["tau"], two["tau"], rtol=0.2)
+
+
+# -- rows that an update would show ----------------------------------------------------------------------------------
+
+WITHHOLD = {"privacy": {"withhold_rows": True}}
+
+
+@pytest.mark.parametrize("name", ["fedspm", "fedavg"])
+def test_units_that_would_show_a_row_go_back_unchanged_on_both_engines(vectors, tmp_path, name):
+    block = {"encoder": "mlp", "dimension": 4, "momentum": 0.0, "batch_size": 2, "steps": 1}  # shows many rows
+    changes = {"algorithm": name, "predictor": block, **WITHHOLD}
+    expected, _ = in_process(vectors, 1, **changes)
+    shown, _ = in_process(vectors, 1, algorithm=name, predictor=block)
+    assert not torch.equal(expected["predictor.0.hidden1.weight"], shown["predictor.0.hidden1.weight"])
+    torch.set_num_threads(1)
+    engine = loop_engine(vectors, algorithm_of(ALGORITHMS[name], small_settings(**changes), vectors), tmp_path)
+    assert_same(expected, trained(engine.algorithm, engine, 1))
+
+
+def test_what_is_withheld_is_what_shows_a_row_and_nothing_else(vectors):
+    algorithm = algorithm_of(ALGORITHMS["fedavg"], small_settings(algorithm="fedavg", **WITHHOLD), vectors)
+    x = vectors.train[0].x
+    shared = {"input.mean": torch.zeros(6), "input.scale": torch.ones(6)}
+    shared |= {"predictor.0.hidden1.weight": torch.zeros(3, 6), "predictor.0.hidden1.bias": torch.zeros(3)}
+    moved = {  # a row, the mean of all rows, and a row again, smaller and with the other sign
+        "predictor.0.hidden1.weight": torch.stack([x[5], x.mean(0) * 90, -0.01 * x[7]]),
+        "predictor.0.hidden1.bias": torch.tensor([1.0, 90.0, -0.01]),
+    }
+    rows = replace(NORTH, x=x, y=vectors.train[0].y)
+    kept = withhold_rows(algorithm, rows, shared, Mean(90, **moved)).as_sent()[1]
+    for name, value in kept.items():
+        assert torch.equal(value[[0, 2]], shared[name][[0, 2]])
+        assert torch.equal(value[1], moved[name][1])

@@ -13,7 +13,8 @@ from fedspm.base.errors import FedSPMError
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.task import Task
 from fedspm.likelihood.diagnostics import Diagnosis, bridge_errors, shown_bridge
-from fedspm.likelihood.profile import exact_q2, profile_log_el, surrogate_q2
+from fedspm.likelihood.normalised import normalised
+from fedspm.likelihood.profile import exact_q2, gauge_shift, profile_log_el, surrogate_q2
 from fedspm.training.loop import begin, one_round
 from small import small_settings
 
@@ -43,10 +44,10 @@ def test_squared_gradients_are_those_of_finite_differences(trained):
     w, n = before.responsibilities, len(before.responsibilities)
     assert before.line["fixed"] is not None
     names = [*algorithm.router.parameters, "tilt.xi", "tilt.gamma"]
-    shift = before.line["shift"]
 
     def values(state):
         ratios = diagnosis.log_ratios(state)
+        shift = gauge_shift(ratios, diagnosis._client, w)  # it moves along
         exact = exact_q2(ratios + shift, diagnosis._client, w, 1.0).value
         return np.array([-exact / n, -surrogate_q2(ratios, diagnosis._client, w).value / n])
 
@@ -62,6 +63,33 @@ def test_squared_gradients_are_those_of_finite_differences(trained):
             squares += ((ends[0] - ends[1]) / (2 * h)) ** 2
     assert before.line["fixed"]["gradient"] == pytest.approx(squares[0], rel=1e-5)
     assert before.line["surrogate_gradient"] == pytest.approx(squares[1], rel=1e-5)
+
+
+def test_the_headline_is_the_profile_at_normalised_gamma_and_its_derivative(trained):
+    algorithm, shared, privates, data = trained
+    diagnosis = Diagnosis(algorithm, data)
+    mixing = np.log(np.stack([private["mixing"].numpy() for private in privates]))
+    likelihood = diagnosis._likelihood(shared, privates)
+
+    def value(state):
+        found = normalised(diagnosis.log_ratios(state), diagnosis._client, mixing, likelihood)
+        return -profile_log_el(found.log_ratio, diagnosis._client, mixing, likelihood).value / len(likelihood)
+
+    line = diagnosis.before(shared, privates).line["normalised"]
+    assert line["F"] == pytest.approx(value(shared), rel=1e-8)
+    assert line["residual"] < 1e-7 < line["defect"]
+    assert line["blocks"]["gamma"] < 1e-12
+    square, h = 0.0, 1e-4
+    for name in [*algorithm.router.parameters, "tilt.xi"]:
+        flat = shared[name].flatten()
+        for k in range(len(flat)):
+            ends = []
+            for sign in (1, -1):
+                moved = flat.clone()
+                moved[k] += sign * h
+                ends.append(value(shared | {name: moved.view(shared[name].shape)}))
+            square += ((ends[0] - ends[1]) / (2 * h)) ** 2
+    assert line["gradient"] == pytest.approx(square, rel=1e-3)
 
 
 def test_f_is_the_profile(trained):
@@ -138,6 +166,7 @@ def test_the_commands(tmp_path):
     assert [each["round"] for each in lines] == [0, 2, 4, 6]
     assert all(each["surrogate_after"] < each["surrogate"] for each in lines)
     shown = fedspm("diagnose", out, "--out", tmp_path / "panels.png").stdout
+    assert "at normalised γ" in shown
     assert "fixed" in shown
     assert "raw" in shown
     assert (tmp_path / "panels.png").stat().st_size > 10_000
@@ -147,7 +176,8 @@ def test_the_commands(tmp_path):
     assert fixed["gradient"] == expected.gradient.tolist()
     unsolved = tmp_path / "unsolved"  # does not keep the others from their table
     shutil.copytree(out, unsolved)
-    text = "".join(json.dumps({**each, "fixed": None, "raw": None}) + "\n" for each in lines)
+    bare = [{name: value for name, value in each.items() if name != "normalised"} for each in lines]
+    text = "".join(json.dumps({**each, "fixed": None, "raw": None}) + "\n" for each in bare)
     (unsolved / "diagnostics.jsonl").write_text(text)
     assert "all" in fedspm("diagnose", out, unsolved, "--out", tmp_path / "both.svg").stdout
     alone = fedspm("diagnose", unsolved, check=False)

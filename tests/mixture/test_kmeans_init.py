@@ -43,13 +43,13 @@ def test_with_one_component_nothing_is_described_to_find_it():
     algorithm = FedSPM(small_settings(components=1), Task.of_federation(built))
     with LocalEngine(built, seed=0, workers=1) as engine:
         asked = []
-        algorithm.moments = lambda client, shared: asked.append(client)
+        algorithm.moments = lambda client, shared, view: asked.append(client)
         shared = begin(algorithm, engine)
         assert not asked
         assert shared["tau"].tolist() == [[30.0]] * 4
         for private in engine.privates.values():
             assert private["responsibilities"].tolist() == [[1.0]] * 30
-            assert "coarse" not in private
+            assert not any(name.startswith("view") for name in private)
 
 
 def test_groups_are_found_inside_clients_and_mean_the_same_everywhere():

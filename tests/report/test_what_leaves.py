@@ -8,7 +8,7 @@ import pytest
 from fedspm.algorithms import ALGORITHMS
 from fedspm.federated.steps import always
 from fedspm.federated.task import Task
-from fedspm.mixture.algorithm import most_iterations
+from fedspm.mixture.first_responsibilities import most_iterations
 from fedspm.report import what_leaves
 from fedspm.report.what_leaves import what_leaves_page
 from small import small_settings

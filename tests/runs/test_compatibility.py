@@ -6,7 +6,7 @@ import torch
 from fedspm.algorithms import ALGORITHMS
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.task import Task
-from fedspm.runs.compatibility import changed
+from fedspm.runs.compatibility import changed, missing_metrics
 from fedspm.runs.config import resolve
 from fedspm.training.loop import begin, one_round
 
@@ -43,3 +43,13 @@ def test_a_method_says_what_of_em_it_looks_at(vectors, name):
 
 def test_methods_are_never_alike():
     assert changed(settings("fedavg", hold=1), settings("fedprox", hold=2)).keys() == {"algorithm", "em.hold"}
+
+
+@pytest.mark.parametrize(
+    ("rounds", "done", "said"),
+    [((), 5, True), ((10,), 25, True), ((10, 20), 25, False), ((), 0, False), ((), None, False), ((), 9, False)],
+)
+def test_metrics_that_end_before_the_newest_checkpoint_are_said_to_be_missing(tmp_path, rounds, done, said):
+    found = missing_metrics(tmp_path, [{"round": each} for each in rounds], done, every=10 if done != 5 else 5)
+    assert len(found) == said
+    assert not said or "metrics.jsonl is missing or lacks lines" in found[0]

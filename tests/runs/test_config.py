@@ -9,8 +9,8 @@ from fedspm.base.layers import dotted, flat, parse_assignments
 from fedspm.runs.config import load_config, recorded, resolve
 
 
-def test_the_papers_settings_are_the_defaults():
-    config = resolve({})
+def test_the_paper_preset_has_the_papers_settings():
+    config = resolve({"preset": "paper"})
     assert (config.components, config.rounds, config.schedule) == (3, 200, 200)
     predictor, router = config.predictor, config.router
     assert (predictor.steps, predictor.momentum, router.steps, router.momentum) == (10, 0.9, 15, 0.95)
@@ -20,12 +20,20 @@ def test_the_papers_settings_are_the_defaults():
 
 
 def test_only_the_rate_of_rows_that_may_be_vectors_is_left_open():
-    assert resolve({}).predictor.learning_rate == 0.01  # images that are known before they are read
+    assert resolve({"data": {"name": "cifar10"}}).predictor.learning_rate == 0.01  # known before they are read
     assert resolve({"data": {"name": "arrays"}}).predictor.learning_rate == "auto"
     assert resolve({"data": {"name": "arrays"}, "preset": "paper"}).predictor.learning_rate == 0.01
     assert resolve({"engine": "flower"}).predictor.learning_rate == "auto"  # the sites' own rows
     with pytest.raises(FedSPMError, match=r"predictor\.learning_rate"):
         resolve({"predictor": {"learning_rate": "fast"}})
+
+
+def test_what_was_tuned_for_a_data_set_is_its_default_below_what_a_person_says():
+    for name in ("fashion-sample", "fashion-mnist"):
+        config = resolve({"data": {"name": name}})
+        assert (config.predictor.learning_rate, config.router.steps, config.router.batch_size) == (0.06, 30, 64)
+    assert resolve({}, {"router": {"steps": 7}}).router.steps == 7
+    assert resolve({"data": {"name": "arrays"}}).router.steps == 15
 
 
 def test_the_paper_preset_is_the_method_as_printed():

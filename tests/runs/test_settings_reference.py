@@ -2,14 +2,15 @@
 
 import pytest
 
-from fedspm.runs.config import Config, resolve
+from fedspm.base.layers import merged
+from fedspm.runs.config import PRESETS, Config, resolve
 from fedspm.runs.settings_reference import settings
 
 ALL = {setting.key: setting for setting in settings()}
 
 
 def test_every_setting_is_listed_with_its_default_and_a_meaning():
-    config = Config()
+    config = Config.model_validate(merged(Config().model_dump(), PRESETS["default"]))
     for key, setting in ALL.items():
         assert setting.meaning.strip(), key
         if not key.startswith("options."):
@@ -20,10 +21,14 @@ def test_every_setting_is_listed_with_its_default_and_a_meaning():
 @pytest.mark.parametrize(
     ("key", "values", "defaults"),
     [
-        ("rounds", "whole number ≥ 1", "200; cifar10: 400; cifar100: 400; fed-isic2019: 400"),
+        ("rounds", "whole number ≥ 1", "200; cifar10: 400; cifar100: 400; fed-isic2019: 400; heart-disease: 60"),
         ("router.momentum", "number ≥ 0 and < 1", "0.95"),
         ("workers", "whole number ≥ 1, or auto", "auto"),
-        ("em.start", "kmeans or random", "kmeans; paper: random"),
+        (
+            "em.start",
+            "judged or kmeans or random or true",
+            "kmeans; paper: random",
+        ),
         ("privacy.clip", "number > 0", "not set"),
         ("data.size", "whole number ≥ 8 and ≤ 512", "not set; fed-isic2019: 64"),
         ("em.scaled_steps", "true or false", "true; paper: false"),

@@ -104,3 +104,18 @@ def test_every_client_has_a_folder_of_its_own(names):
     folders = file_names(names)
     assert len({folder.lower() for folder in folders}) == len(names)
     assert folders == file_names(names)
+
+
+def test_stray_files_are_named_once_and_stop_no_swap(served, tmp_path, caplog):
+    folder = shutil.copytree(served[2] / "router", tmp_path / "router")
+    (folder / "notes.json").write_text("{}")
+    with caplog.at_level(logging.WARNING, "fedspm.serve"):
+        current = ReloadableModel(folder, load_router)
+        for _ in range(3):
+            asyncio.run(current.refresh())
+        (line,) = [record.message for record in caplog.records]
+        assert line == f"{folder} holds 'notes.json', which no export wrote; it is not used"
+        card = json.loads((folder / "router.json").read_text())
+        (folder / "router.json").write_text(json.dumps(card | {"version": "newer"}))
+        asyncio.run(current.refresh())
+    assert current.model.card.version == "newer"

@@ -8,8 +8,11 @@ import torch
 from PIL import Image, PpmImagePlugin
 from safetensors.torch import save
 
-from fedspm.data.images import SERVED, read_image
+import hostile_images
+from fedspm.data.images import read_image
 from fedspm.serve import bundle as bundles
+from fedspm.serve.http.image_header import SERVED
+from hostile_images import COSTLY
 from serving import ask
 
 TENSORS = {"content-type": "application/x-safetensors"}
@@ -68,7 +71,7 @@ def test_plain_text_images_are_refused_before_they_are_decoded(pictured, monkeyp
     decoded = []
     for decoder in (PpmImagePlugin.PpmPlainDecoder, PpmImagePlugin.PpmDecoder):
         monkeypatch.setattr(decoder, "decode", lambda self, buffer: decoded.append(1))
-    others = [encoded("PPM"), encoded("TGA"), encoded("ICO"), encoded("PCX"), encoded("SGI")]
+    others = [encoded("PPM"), encoded("GIF"), encoded("TGA"), encoded("ICO"), encoded("PCX"), encoded("SGI")]
 
     async def act(http, router, board):
         bodies = [plain("P1"), plain("P2"), plain("P3"), *others]
@@ -77,7 +80,7 @@ def test_plain_text_images_are_refused_before_they_are_decoded(pictured, monkeyp
 
     for reply in ask(pictured[1], act):
         assert reply.status_code == 422
-        assert "it is none of PNG, JPEG, WEBP, BMP, GIF, TIFF" in reply.json()["error"]
+        assert "it is none of PNG, JPEG, WEBP, TIFF, BMP" in reply.json()["error"]
     assert not decoded
 
 
@@ -99,3 +102,34 @@ def test_one_tensor_is_read_as_before(served):
         return await http.post("/v1/predict", content=save({"x": torch.zeros(2, 6)}), headers=TENSORS)
 
     assert ask(served[2], act).status_code == 200
+
+
+@pytest.mark.parametrize("kind", COSTLY)
+def test_images_that_ask_for_much_work_are_refused_before_any_is_done(pictured, monkeypatch, kind):
+    """One of these of 15 MB took between three seconds and hours."""
+    image, opened = COSTLY[kind](200_000), []
+    real = Image.open
+    monkeypatch.setattr(Image, "open", lambda *given, **options: opened.append(1) or real(*given, **options))
+
+    async def act(http, router, board):
+        alone = await http.post("/v1/predict", content=image, headers={"content-type": "image/png"})
+        return alone, await http.post("/v1/predict", files=[("images", image)])
+
+    for reply in ask(pictured[1], act):
+        assert reply.status_code == 422
+        assert "save it" in reply.json()["error"]
+    assert not opened
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [("JPEG", {"progressive": True}), ("TIFF", {"compression": "tiff_deflate"}), ("WEBP", {"lossless": True})],
+)
+def test_larger_images_are_read_by_the_thread_for_them(pictured, kind, options):
+    image = hostile_images.encoded(kind, 1200, **options)
+
+    async def act(http, router, board):
+        alone = await http.post("/v1/predict", content=image, headers={"content-type": "image/any"})
+        return alone, await http.post("/v1/predict", files=[("images", image)] * 2)
+
+    assert [reply.status_code for reply in ask(pictured[1], act)] == [200, 200]

@@ -194,7 +194,7 @@ def test_what_cannot_be_built_does_not_start(served, tmp_path):
             content["settings"][role]["encoder"] = "not_on_this_machine:make"
         card.write_text(json.dumps(content))
     with pytest.raises(FedSPMError, match="'not_on_this_machine:make' cannot be imported"):
-        node_app(bundle / "clients" / "north", encoders=["not_on_this_machine:make"])
+        node_app(bundle / "clients" / "north", allowed=["not_on_this_machine:make"])
     with pytest.raises(FedSPMError, match="'not_on_this_machine:make' cannot be imported"):
         nodes = dict.fromkeys(("north", "south", "west"), "http://127.0.0.1:1")
-        Router(bundle / "router", nodes, encoders=["not_on_this_machine:make"])
+        Router(bundle / "router", nodes, allowed=["not_on_this_machine:make"])

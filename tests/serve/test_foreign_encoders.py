@@ -63,7 +63,7 @@ def test_a_hot_swapped_bundle_imports_nothing(served, tmp_path, payload, caplog,
     assert not payload()
     assert current.model.card.version != "other"
     assert f"the encoder '{NAME}' is not part of FedSPM and would run code" in caplog.text
-    assert f"--allow-encoder {NAME}" in caplog.text
+    assert f"--allow {NAME}" in caplog.text
 
 
 def test_no_service_starts_with_it_unless_that_very_name_is_allowed(served, tmp_path, payload):
@@ -72,13 +72,13 @@ def test_no_service_starts_with_it_unless_that_very_name_is_allowed(served, tmp_
     nodes = {name: f"http://{name}" for name in ("north", "south", "west")}
     for allowed in ((), ("payload",), ("payload:other",), ("payload:make ",), ("*",)):
         with pytest.raises(FedSPMError, match="the encoder 'payload:make' is not part of FedSPM"):
-            node_app(node, encoders=allowed)
+            node_app(node, allowed=allowed)
         with pytest.raises(FedSPMError, match="the encoder 'payload:make' is not part of FedSPM"):
-            Router(router, nodes, encoders=allowed)
+            Router(router, nodes, allowed=allowed)
     assert not payload()
-    node_app(node, encoders=(NAME,))
+    node_app(node, allowed=(NAME,))
     assert payload()
-    Router(router, nodes, encoders=(NAME,))
+    Router(router, nodes, allowed=(NAME,))
 
 
 def test_a_swap_takes_up_what_is_allowed(served, tmp_path, payload):
@@ -114,19 +114,19 @@ def test_a_run_that_names_it_is_not_exported_unless_it_is_allowed(run, tmp_path,
 
 def test_the_commands_refuse_it_and_take_the_option(run, tmp_path, payload):
     for command in (("export", run.path, "--out", tmp_path / "bundle"), ("serve", "all", run.path)):
-        done = fedspm(*command, "--allow-encoder", "payload:other", check=False)
+        done = fedspm(*command, "--allow", "payload:other", check=False)
         assert (done.returncode, done.stderr.count("\n")) == (1, 1), done.stderr
-        assert f"--allow-encoder {NAME}" in done.stderr
+        assert f"--allow {NAME}" in done.stderr
     assert not payload()
-    fedspm("export", run.path, "--out", tmp_path / "bundle", "--allow-encoder", NAME)
+    fedspm("export", run.path, "--out", tmp_path / "bundle", "--allow", NAME)
     assert payload()
     node = ("serve", "node", tmp_path / "bundle" / "clients" / "north", "--port", free_port())
-    assert f"--allow-encoder {NAME}" in fedspm(*node, check=False).stderr
+    assert f"--allow {NAME}" in fedspm(*node, check=False).stderr
 
 
 def test_all_services_start_with_what_is_allowed(run, payload, background):
     port = free_port()
-    background("serve", "all", run.path, "--port", port, "--allow-encoder", NAME)
+    background("serve", "all", run.path, "--port", port, "--allow", NAME)
     up = f"http://127.0.0.1:{port}/v1/clients"
     wait(lambda: all(client["up"] for client in httpx.get(up).json()))
     assert httpx.post(f"http://127.0.0.1:{port}/v1/predict", json={"x": [0.0] * 6}).status_code == 200

@@ -36,7 +36,7 @@ def few_images():
 
 def exported(place, **settings):
     trained = {"components": 2, "rounds": 20, "eval_every": 20, "workers": 1, "predictor": BLOCK, "router": BLOCK}
-    config = resolve({"data": {"clients": 3}}, trained, settings)
+    config = resolve({"data": {"clients": 3}, "em": {"start": "kmeans"}}, trained, settings)
     run, federation = Run.begin(place / "run", config, "a test")
     train(config, run.algorithm(), federation, run=run)
     export(run, place / "bundle")

@@ -27,6 +27,7 @@ def small_settings(**changes: object) -> Settings:
         "predictor": {"encoder": "mlp", "momentum": 0.9, "steps": 3, **block},
         "router": {"encoder": "mlp", "momentum": 0.95, "steps": 4, **block},
         "em": {"hold": 1},
+        "robust": "norm",
     }
     return Settings.model_validate(values | changes)
 

@@ -7,19 +7,22 @@ import torch
 from fedspm import Federation
 from fedspm.base.errors import FedSPMError
 from fedspm.data.readers.detect import read_vectors
+from fedspm.data.tables.schema import TableSchema
 from own_data import ROWS, write_csv
+
+NAMES = TableSchema.of_numbers(("age", "pressure"))
 
 
 def test_queries_are_matched_by_the_names_of_columns(tmp_path):
     turned = [[row[2], row[3], "x", row[1]] for row in ROWS[:3]]
     path = write_csv(tmp_path / "q.csv", turned, ["pressure", "target", "note", "age"])
-    assert read_vectors(path, (2,), ("age", "pressure"))[1].tolist() == [31, 99.5]
+    assert read_vectors(path, (2,), NAMES)[1].tolist() == [31, 99.5]
     with pytest.raises(FedSPMError, match="no column 'weight', on which the model was trained"):
-        read_vectors(path, (2,), ("age", "weight"))
-    with pytest.raises(FedSPMError, match="'target' holds words"):
+        read_vectors(path, (2,), TableSchema.of_numbers(("age", "weight")))
+    with pytest.raises(FedSPMError, match="column 'target' holds no numbers"):
         read_vectors(path, (2,), None)
     np.savez(tmp_path / "q.npz", x=np.ones((4, 2)))
-    assert read_vectors(tmp_path / "q.npz", (2,), ("age", "pressure")).shape == (4, 2)
+    assert read_vectors(tmp_path / "q.npz", (2,), NAMES).shape == (4, 2)
     with pytest.raises(FedSPMError, match="the model was trained on"):
         read_vectors(tmp_path / "q.npz", (3,), None)
 
@@ -29,15 +32,16 @@ def test_queries_without_rows(tmp_path):
     np.savez(tmp_path / "q.npz", x=np.ones((0, 2)))
     for empty in (path, tmp_path / "q.npz"):
         with pytest.raises(FedSPMError, match="has no rows"):
-            read_vectors(empty, (2,), ("age", "pressure"))
+            read_vectors(empty, (2,), NAMES)
 
 
 def test_rows_of_queries_are_numbered_as_in_their_file(tmp_path):
     path = write_csv(tmp_path / "q.csv", [[1, 2], [3, "1e300"]], ["age", "pressure"])
     np.savez(tmp_path / "q.npz", x=np.array([[1, 2], [3, np.nan]]))
-    for bad in (path, tmp_path / "q.npz"):
-        with pytest.raises(FedSPMError, match="row 2 has a value that is not a finite"):
-            read_vectors(bad, (2,), ("age", "pressure"))
+    sentences = {path: "no finite 32-bit number in row 2", tmp_path / "q.npz": "row 2 has a value that is not a finite"}
+    for bad, sentence in sentences.items():
+        with pytest.raises(FedSPMError, match=sentence):
+            read_vectors(bad, (2,), NAMES)
 
 
 BYTES = np.random.default_rng(0).integers(0, 256, (6, 12, 12, 4), np.uint8)

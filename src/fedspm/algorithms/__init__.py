@@ -16,14 +16,17 @@ from fedspm.algorithms.fedgmm import FedGMM
 from fedspm.algorithms.fedper import FedPer
 from fedspm.algorithms.fedprox import FedProx
 from fedspm.algorithms.fedspm import FedSPM
+from fedspm.algorithms.local import Local
 from fedspm.algorithms.scaffold import Scaffold
 from fedspm.base.errors import FedSPMError
-from fedspm.base.plugins import plugin, plugin_names
+from fedspm.base.plugins import ENCODERS, NamedCode, plugin, plugin_names
 from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.gate import require_covered
 from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 
 ALGORITHMS: dict[str, type[Algorithm]] = {
+    "local": Local,
     "fedavg": FedAvg,
     "fedprox": FedProx,
     "fedavg-ft": FedAvgFT,
@@ -55,7 +58,16 @@ def algorithm_named(name: str) -> type[Algorithm]:
     return found
 
 
+def outside_code(settings: Settings) -> list[NamedCode]:
+    """What a model with these settings is built from and is not part of this package."""
+    encoders = [NamedCode("encoders", name) for name in dict.fromkeys(settings.encoders) if name not in ENCODERS]
+    return encoders + [NamedCode("algorithms", name) for name in [settings.algorithm] if name not in ALGORITHMS]
+
+
 def build_algorithm(settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None) -> Algorithm:
     """The algorithm that the settings name, for a task. `networks` replace the encoders of their roles, "predictor" and
-    "router"."""
-    return algorithm_named(settings.algorithm)(settings, task, networks)
+    "router". With noise, one that sends anything without it is refused."""
+    algorithm = algorithm_named(settings.algorithm)(settings, task, networks)
+    for step in algorithm.steps_in_use().values() if settings.privacy.noise else ():
+        require_covered(algorithm, step)
+    return algorithm

@@ -64,9 +64,14 @@ class FedAvg(Algorithm):
         is fixed normalises as in evaluation."""
         block = self.settings.predictor
         size = min(block.batch_size, client.n)
-        return client.solver(
+
+        def loss(w: Tensors, batch: Batch) -> Tensor:
+            return self.cross_entropy(w, batch, shared, training=not fixed)
+
+        return client.descend(
+            "fine-tune",
             self.weights(shared),
-            lambda w, batch: self.cross_entropy(w, batch, shared, training=not fixed),
+            client.weighted(loss, "predictor"),
             client.batches("fine-tune", size, -(-epochs * client.n // size)),
             learning_rate=self.learning_rate("predictor"),
             momentum=block.momentum,

@@ -33,7 +33,7 @@ LABEL_SHARE, WEIGHT_DECAY = 0.9, 5e-4  # configs/feddrm.yaml of the authors
 class FedDRM(FedSPM):
     variants = False
     has_components = False
-    em = frozenset({"start", "server_step"})
+    em = frozenset({"start", "server_step", "normalisers"})
 
     class Options(Strict):
         joint: bool = Field(False, description="one encoder, one loss and no prior, as in the authors' code")
@@ -43,6 +43,11 @@ class FedDRM(FedSPM):
         if self.options.joint:
             self.encoders.remove(self.router)
             self.router = self.predictor
+            trained = {  # as in the authors' code
+                "em": settings.em.model_copy(update={"normalisers": "trained"}),
+                "predictor": settings.predictor.model_copy(update={"refit_heads": 0.0}),
+            }
+            self.settings = self.settings.model_copy(update=trained)
 
     def maximise(self, client: Client, shared: Tensors, tau: Tensor) -> tuple[Mean, Tensors]:
         if not self.options.joint:

@@ -18,8 +18,9 @@ from fedspm.federated.steps import step
 from fedspm.federated.task import Task
 from fedspm.federated.uploads import Update, Upload
 from fedspm.mixture import em
-from fedspm.mixture.algorithm import TAU, MixtureAlgorithm, in_one_exchange, in_two_exchanges
+from fedspm.mixture.algorithm import MixtureAlgorithm, in_one_exchange, in_two_exchanges
 from fedspm.mixture.e_step import EvidenceCache, both_steps, e_step
+from fedspm.mixture.first_responsibilities import TAU
 from fedspm.mixture.model import HEAD, initial_shared_heads, log_likelihood, of_label
 from fedspm.mixture.routing import class_probabilities
 from fedspm.nn.sgd import Batch

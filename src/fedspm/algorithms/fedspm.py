@@ -21,20 +21,29 @@ from fedspm.federated.steps import step
 from fedspm.federated.task import Task
 from fedspm.federated.uploads import Count, Sum, Update, Upload
 from fedspm.mixture import em, routing
-from fedspm.mixture.algorithm import TAU, MixtureAlgorithm, in_one_exchange, in_two_exchanges
+from fedspm.mixture.algorithm import MixtureAlgorithm, in_one_exchange, in_two_exchanges
 from fedspm.mixture.density_ratio import all_mixing, drm_block, extrapolate, initial_tilts, log_prior
 from fedspm.mixture.e_step import EvidenceCache, both_steps, e_step
+from fedspm.mixture.first_responsibilities import TAU
+from fedspm.mixture.heads import with_heads_refitted
 from fedspm.mixture.model import HEAD, TILT, initial_head, log_likelihood, log_ratio, of_label
+from fedspm.mixture.normalisers import EXCHANGES, OCCUPANCY, as_trained, normalised, normalises, occupancy
 from fedspm.mixture.onboarding import Onboarding
 from fedspm.nn.sgd import Batch
 
-PARAMETERS: dict[str, Upload] = {"predictor": Update(), "router": Update(), "tilt": Update()}  # θ, ν, all γ and ξ
+PARAMETERS: dict[str, Upload] = {
+    "predictor": Update(),
+    "router": Update(),
+    "tilt": Update(own_rows=True),
+}  # θ, ν, all γ and ξ
 
 
 class FedSPM(MixtureAlgorithm, Servable):
     routes = True
     variants = True
     has_components = True
+    bookkeeping = MixtureAlgorithm.bookkeeping | {"h"}
+    server_only = frozenset({"trained"})
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)
@@ -51,6 +60,7 @@ class FedSPM(MixtureAlgorithm, Servable):
         return shared | {"tau": self.first_tau(shared, exchange)}
 
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
+        shared = as_trained(shared)
         if self.settings.wire.exchanges == 1:
             answer = exchange(self.advance, shared)
             update, tau = answer.mean.result(), answer.rows.stack("tau", self.task.names, shared["tau"])
@@ -59,6 +69,10 @@ class FedSPM(MixtureAlgorithm, Servable):
             update = exchange(self.maximise, shared, tau=tau).result()  # lines 7–14
         update = extrapolate(self, shared, update, exchange.round)
         return shared | update | {"tau": tau}
+
+    def prepared(self, shared: Tensors, exchange: Exchange) -> Tensors:
+        """γ as eq. 4 has it, in place of what SGD left (`em.normalisers`)."""
+        return super().prepared(normalised(self, shared, exchange) if normalises(self) else shared, exchange)
 
     # -- Algorithm 1, the client's side ------------------------------------------------------------------------------
 
@@ -116,6 +130,29 @@ class FedSPM(MixtureAlgorithm, Servable):
         scale = em.head_scale(mixing, self.settings.em.scaled_steps)
         moved = self.local_solver(client, "supervised", self.predictor, start, objective, scale, responsibilities=w)
         return client.private | {name: moved.pop(name) for name in HEAD}, moved
+
+    # -- before an evaluation (mixture/normalisers.py) ---------------------------------------------------------------
+
+    @step(when="evaluation", uploads={}, used=normalises)
+    def embed_rows(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
+        """Keep h of all rows at hand, for the exchanges that follow; nothing leaves."""
+        h = self.onboarding.all_features(self.router, shared, client.x)
+        return PerClient.of(client.name), client.private | {"h": h}
+
+    @step(when="evaluation", uploads=OCCUPANCY, used=normalises, times=EXCHANGES)
+    def occupy(self, client: Client, shared: Tensors, gamma: Tensor, tau: Tensor) -> tuple[Mean, Tensors]:
+        """How the client's rows are divided among the components of all clients, Σ_j P_j(i, c), sums of products of
+        shares, Σ_j r_j and −Σ_j log r_j (eq. 4 and 5), from at least `min_count` rows."""
+        shown = client.n if client.n >= self.settings.min_count else 0
+        return Mean(1, **occupancy(shared["tilt.xi"], gamma, tau, client.private["h"][:shown])), client.private
+
+    def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
+        """Heads at the optimum for their features (`predictor.refit_heads`); h is no longer needed."""
+        private = {name: value for name, value in client.private.items() if name != "h"}
+        if (penalty := self.settings.predictor.refit_heads) and "responsibilities" in private:
+            g = self.onboarding.all_features(self.predictor, shared, client.x).to(client.x.device)
+            private = with_heads_refitted(private, g, client.y, private["responsibilities"], penalty)
+        return PerClient.of(client.name), private
 
     # -- inference ---------------------------------------------------------------------------------------------------
 

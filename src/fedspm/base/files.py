@@ -147,10 +147,18 @@ def sha256(content: bytes) -> str:
 
 def read_json(path: Path) -> Any:
     try:
-        return json.loads(path.read_text(encoding="utf-8"))
+        return parse_json(path.read_bytes(), path)
     except FileNotFoundError as error:
         raise DamagedFile(f"{path} is missing") from error
-    except (OSError, ValueError) as error:
+    except OSError as error:
+        raise DamagedFile(f"{path} is damaged: {error}") from error
+
+
+def parse_json(content: bytes, path: Path) -> Any:
+    """What a file says, whose content was read already."""
+    try:
+        return json.loads(content.decode("utf-8"))
+    except (ValueError, RecursionError) as error:
         raise DamagedFile(f"{path} is damaged: {error}") from error
 
 

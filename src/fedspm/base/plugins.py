@@ -1,17 +1,27 @@
-"""What other packages add under a name, through entry points: algorithms, encoders, data sets, transforms
-(docs/extending.md); and whose code may be run because a file names it."""
+"""What other packages add under a name, through entry points: algorithms, encoders, data sets, transforms,
+robust rules (docs/extending.md); and whose code may be run because a file names it."""
 
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from contextlib import contextmanager
 from importlib.metadata import EntryPoint, entry_points
 from shlex import quote
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 from fedspm.base.errors import FedSPMError
 
-Kind = Literal["algorithms", "encoders", "data", "transforms"]
+Kind = Literal["algorithms", "encoders", "data", "transforms", "robust"]
 ENCODERS = ("resnet", "cnn", "mlp", "auto")  # of this package
+KINDS: dict[Kind, str] = {
+    "algorithms": "algorithm", "encoders": "encoder", "data": "data set", "transforms": "transform"
+}  # fmt: skip
+
+
+class NamedCode(NamedTuple):
+    """What a configuration names and may not be part of this package."""
+
+    kind: Kind
+    name: str
 
 
 def plugin(kind: Kind, name: str) -> Any | None:
@@ -31,19 +41,20 @@ def plugin_names(kind: Kind) -> list[str]:
     return sorted({point.name for point in _points(kind)})
 
 
-def require_allowed(source: str, allowed: Collection[str]) -> None:
-    """Refuse an encoder that only a run folder or a bundle names, unless the operator allows it by the same name: to
-    build it runs code from outside this package. Nothing is imported here."""
-    if source in ENCODERS or source in allowed:
-        return
-    module, colon, _ = source.partition(":")
-    offered = [_origin(point) for point in _points("encoders") if point.name == source]
-    whose = [f"the module {module}"] if colon else offered
-    if whose:  # an unknown name runs nothing, and is refused where it is looked for
-        raise FedSPMError(
-            f"the encoder {source!r} is not part of FedSPM and would run code of {whose[0]}; if you trust that code, "
-            f"allow it by name: --allow-encoder {quote(source)}, in Python allow=({source!r},)"
-        )
+def require_allowed(named: Iterable[NamedCode], allowed: Collection[str]) -> None:
+    """Refuse what only a run folder or a bundle names, unless the operator allows it by the same name: to build it runs
+    code from outside this package. Nothing is imported here."""
+    for kind, name in named:
+        if name in allowed:
+            continue
+        module, colon, _ = name.partition(":")
+        offered = [_origin(point) for point in _points(kind) if point.name == name]
+        whose = [f"the module {module}"] if colon and kind == "encoders" else offered
+        if whose:  # an unknown name runs nothing, and is refused where it is looked for
+            raise FedSPMError(
+                f"the {KINDS[kind]} {name!r} is not part of FedSPM and would run code of {whose[0]}; if you trust that "
+                f"code, allow it by name: --allow {quote(name)}, in Python allow=({name!r},)"
+            )
 
 
 @contextmanager

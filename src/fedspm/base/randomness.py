@@ -7,6 +7,7 @@ import hashlib
 
 import numpy as np
 import torch
+from scipy.special import ndtri
 
 Key = str | int
 
@@ -17,17 +18,25 @@ def seed_of(*key: Key) -> int:
 
 
 def _digest(*key: Key) -> bytes:
+    return hashlib.sha256(_encoded(*key)).digest()
+
+
+def _encoded(*key: Key) -> bytes:
     parts = (f"str:{part}" if isinstance(part, str) else f"int:{int(part)}" for part in key)
-    return hashlib.sha256("\x1f".join(parts).encode()).digest()
+    return "\x1f".join(parts).encode()
 
 
 def numpy_generator(*key: Key) -> np.random.Generator:
     return np.random.default_rng(seed_of(*key))
 
 
-def secret_generator(*key: Key) -> np.random.Generator:
-    """A stream with a key of 128 bits: whoever does not know a part of the key cannot try them all."""
-    return np.random.Generator(np.random.Philox(key=int.from_bytes(_digest(*key)[:16], "big")))
+def secret_normal(size: int, *key: Key) -> np.ndarray:
+    """Draws of N(0, 1) that nobody can tell from others without all parts of the key, however many are seen: SHAKE-256
+    of the key is the stream of bits, 54 for a draw (a sign, and a quantile of the lower half of N(0, 1))."""
+    words = np.frombuffer(hashlib.shake_256(_encoded(*key)).digest(8 * size), dtype="<u8")
+    lower = ndtri(((words >> np.uint64(11)).astype(np.float64) + 0.5) * 2.0**-54)
+    found: np.ndarray = np.where(words & np.uint64(1), lower, -lower)
+    return found
 
 
 def torch_generator(*key: Key) -> torch.Generator:

@@ -15,17 +15,26 @@ from fedspm.report.terminal import console
 Side = Callable[[], object]
 
 
+CLOCKS: dict[str, Callable[[], float]] = {"seconds": time.perf_counter, "cpu_seconds": time.process_time}
+
+
 def alternated(sides: Mapping[str, Side], repeats: int, times: int = 1) -> dict[str, list[float]]:
     """Wall seconds of every side, `repeats` of them after a warm-up, one side after the other; `times` calls each."""
-    seconds: dict[str, list[float]] = {name: [] for name in sides}
+    return by_both_clocks(sides, repeats, times)["seconds"]
+
+
+def by_both_clocks(sides: Mapping[str, Side], repeats: int, times: int = 1) -> dict[str, dict[str, list[float]]]:
+    """The same by the clock and in CPU seconds of this process, all of its threads together."""
+    found: dict[str, dict[str, list[float]]] = {clock: {name: [] for name in sides} for clock in CLOCKS}
     for repeat in track(range(repeats + 1), "alternating", console=console, transient=True):
         for name, side in sides.items():
-            began = time.perf_counter()
+            began = {clock: now() for clock, now in CLOCKS.items()}
             for _ in range(times):
                 side()
             if repeat:
-                seconds[name].append((time.perf_counter() - began) / times)
-    return seconds
+                for clock, now in CLOCKS.items():
+                    found[clock][name].append((now() - began[clock]) / times)
+    return found
 
 
 def ratio(these: Sequence[float], those: Sequence[float]) -> float:

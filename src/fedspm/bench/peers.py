@@ -53,13 +53,7 @@ def bench_peers(
 ) -> dict[str, Any]:
     """Seconds of the same FedAvg job here and on every peer, whose environments are set up where they are missing."""
     workers = cores()
-    commands = {
-        "bare": _command(sys.executable, "fedspm.bench.sides", "bare"),
-        "ours": _command(sys.executable, "fedspm.bench.sides", "ours", "1"),
-        f"ours, {workers} workers": _command(sys.executable, "fedspm.bench.sides", "ours", str(workers)),
-    }
-    for peer in peers:
-        commands[peer] = _command(str(environment(peer)), "sides", peer)
+    commands = commands_of(peers, workers)
     jobs = {}
     for name, size in sizes.items():
         job = job_of(data, size, rounds=repeats + 2)
@@ -67,6 +61,15 @@ def bench_peers(
     network = sum(parameter.nbytes for parameter in job.network.parameters())
     facts = {"algorithm": "FedAvg", "data": data, "clients": CLIENTS, "bytes_a_client": network}
     return {**facts, "machine": machine(), "repeats": repeats, "jobs": jobs, "figures": figures(jobs, workers)}
+
+
+def commands_of(peers: Sequence[str], workers: int | None = None) -> dict[str, tuple[list[str], Sequence[str]]]:
+    """How every side is started: bare work, ours with one worker, ours with so many, the peers."""
+    commands = {"bare": _command(sys.executable, "fedspm.bench.sides", "bare")}
+    for name, count in {"ours": 1, f"ours, {workers} workers": workers}.items():
+        if count is not None:
+            commands[name] = _command(sys.executable, "fedspm.bench.sides", "ours", str(count))
+    return commands | {peer: _command(str(environment(peer)), "sides", peer) for peer in peers}
 
 
 def figures(jobs: Mapping[str, Any], workers: int) -> dict[str, dict[str, float]]:
@@ -99,10 +102,18 @@ def job_of(data: str, size: Size, rounds: int) -> Job:
     return Job(build(len(federation.classes)), train, test, size.batch_size, rounds)
 
 
+def installed(peer: str) -> bool:
+    """Has its environment been set up?"""
+    return (_folder(peer) / "ready").exists()
+
+
+def _folder(peer: str) -> Path:
+    return user_cache() / "peers" / f"{peer}-torch-{torch.__version__.split('+')[0]}"
+
+
 def environment(peer: str) -> Path:
     """The Python of a peer's environment, with the torch that runs here."""
-    version = torch.__version__.split("+")[0]
-    folder = user_cache() / "peers" / f"{peer}-torch-{version}"
+    version, folder = torch.__version__.split("+")[0], _folder(peer)
     python, ready = folder / "bin" / "python", folder / "ready"
     if not ready.exists():
         with console.status(f"setting up {peer} in {folder} (once)"):

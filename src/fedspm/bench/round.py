@@ -1,11 +1,14 @@
 """`fedspm bench round`: a round of training against the same tensor work with nothing around it.
 
-Both sides alternate within one run, one compute thread per worker; the median of the ratios of neighbours is reported.
-The bare side is what a round did, written down and done again on plain modules: the same passes of the same encoders
-over as many rows, forward only or with backward and an SGD step. No engine, clients, states, replies or averaging.
+Both sides alternate within one run, one compute thread per worker; the median of the ratios of neighbours is reported,
+in CPU seconds where one process does the work. The bare side is what a round had to do, written down and done again on
+plain modules: the same passes of the same encoders over as many rows, forward only or with backward and an SGD step. No
+engine, clients, states, replies or averaging. A pass without gradients over rows that the same encoder has seen in this
+round with the same parameters is not done again: it is overhead of the round.
 Several workers are held against as many processes of bare work at a time: `python -m fedspm.bench.round`.
 """
 
+import hashlib
 import json
 import statistics
 import subprocess
@@ -23,7 +26,7 @@ from torch.nn.functional import cross_entropy
 from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.threads import cores, keep_freed_memory
-from fedspm.bench.measure import alternated, machine, ratio
+from fedspm.bench.measure import by_both_clocks, machine, ratio
 from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.algorithm import Algorithm
@@ -51,7 +54,8 @@ def bench_round(settings: Mapping[str, Any] | None = None, repeats: int = 5) -> 
     rounds["one worker"]()  # the incremental E-step begins with an exact one
     with recorded() as passes:
         rounds["one worker"]()
-    order = {"settings": settings, "passes": [asdict(each) for each in passes]}
+    needed = [each for each in passes if not each.again]
+    order = {"settings": settings, "passes": [asdict(each) for each in needed]}
     together = f"bare, {workers} processes"
     torch.set_num_threads(1)
     with ExitStack() as stack:
@@ -59,8 +63,9 @@ def bench_round(settings: Mapping[str, Any] | None = None, repeats: int = 5) -> 
             stack.enter_context(engine)
         with console.status(f"starting {workers} processes"):
             processes = stack.enter_context(_processes(order, workers))
-        sides = {"bare": _bare(methods["one worker"], passes, federation), **rounds, together: processes}
-        times = alternated(sides, repeats)
+        sides = {"bare": _bare(methods["one worker"], needed, federation), **rounds, together: processes}
+        clocks = by_both_clocks(sides, repeats)
+    times, cpu = clocks["seconds"], {name: clocks["cpu_seconds"][name] for name in ("bare", "one worker")}
     times[together] = [seconds / workers for seconds in times[together]]  # of one round's work
     return {
         "algorithm": f"{config.algorithm} {config.variant}",
@@ -69,13 +74,16 @@ def bench_round(settings: Mapping[str, Any] | None = None, repeats: int = 5) -> 
         "passes": {
             "forward": sum(each.rows for each in passes if not each.training),
             "with_backward": sum(each.rows for each in passes if each.training),
+            "redundant": sum(each.rows for each in passes if each.again),
         },
         "workers": workers,
         "machine": machine(),
         "repeats": repeats,
         "seconds": {name: [round(value, 4) for value in values] for name, values in times.items()},
         "median_seconds": {name: round(statistics.median(values), 4) for name, values in times.items()},
-        "round_over_bare": ratio(times["one worker"], times["bare"]),
+        "cpu_seconds": {name: [round(value, 4) for value in values] for name, values in cpu.items()},
+        "median_cpu_seconds": {name: round(statistics.median(values), 4) for name, values in cpu.items()},
+        "round_over_bare": ratio(cpu["one worker"], cpu["bare"]),
         "speed_up_of_workers": ratio(times["one worker"], times[f"{workers} workers"]),
         "workers_of_processes": ratio(times[together], times[f"{workers} workers"]),
     }
@@ -98,22 +106,31 @@ class Pass:
     rows: int
     training: bool
     only: int | None
+    again: bool = False  # without gradients, and the same rows with the same parameters as one before it
 
 
 @contextmanager
 def recorded() -> Iterator[list[Pass]]:
     """Every pass through an encoder meanwhile."""
     passes: list[Pass] = []
+    known: set[tuple[object, ...]] = set()
     call = Encoder.__call__
 
     def watched(
         self: Encoder, tensors: dict[str, Tensor], x: Tensor, *, training: bool = False, only: int | None = None
     ) -> Tensor:
-        passes.append(Pass(self.role, len(x), training, only))
+        what = (self.role, only, _digest(x), *(_digest(tensors[name]) for name in sorted(self.take(tensors))))
+        passes.append(Pass(self.role, len(x), training, only, again=not training and what in known))
+        if not training:
+            known.add(what)
         return call(self, tensors, x, training=training, only=only)
 
     with patch.object(Encoder, "__call__", watched):
         yield passes
+
+
+def _digest(value: Tensor) -> bytes:
+    return hashlib.sha256(value.detach().cpu().contiguous().numpy().tobytes()).digest()
 
 
 @contextmanager

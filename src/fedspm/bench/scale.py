@@ -21,6 +21,7 @@ from fedspm.bench.measure import machine
 from fedspm.data.catalog.sources import load_data
 from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import Heterogeneity, impose
+from fedspm.data.readers.draft import Draft
 from fedspm.federated.task import Task
 from fedspm.report.terminal import console
 from fedspm.runs.config import Config, resolve
@@ -102,7 +103,7 @@ def measure(order: dict[str, Any]) -> dict[str, Any]:
 def divided(data: str, clients: int, rows: int) -> Federation:
     """As many of the images as wanted, over as many clients."""
     images = load_data(data)
-    if isinstance(images, Federation):
+    if isinstance(images, Federation | Draft):
         raise FedSPMError(f"{data} comes divided into clients; scale needs images to divide")
     x, y, names = images
     return impose(x[:rows], y[:rows], names, Heterogeneity(clients=clients), seed=0)

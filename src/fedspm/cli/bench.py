@@ -12,7 +12,7 @@ from fedspm.cli.options import AsJson, Set, layers
 from fedspm.cli.output import say
 from fedspm.report.terminal import console, plain_table
 
-WHAT = ("round", "scale", "peers", "route", "profile", "serving")
+WHAT = ("accuracy", "round", "scale", "peers", "route", "profile", "serving", "robustness", "tables")
 
 
 @app.command()
@@ -20,20 +20,37 @@ def bench(
     what: Annotated[
         str,
         typer.Argument(
-            metavar="round|scale|peers|route|profile|serving",
-            help="round: a round against bare tensor work. scale: 8 to 1,000 clients. peers: FedAvg here, on pfl and "
+            metavar="accuracy|round|scale|peers|route|profile|serving|robustness|tables",
+            help="accuracy: CPU seconds and rounds until given accuracies, FedAvg, FedDRM and FedSPM, and the same "
+            "FedAvg on peers that are set up. round: a round against bare tensor work. scale: 8 to 1,000 clients. "
+            "peers: FedAvg here, on pfl and "
             "on Flower's simulation, which are set up in the user's cache. route: queries a second. profile: where the "
-            "time of a round goes. serving: load on `fedspm serve all` of a --run.",
+            "time of a round goes. serving: load on `fedspm serve all` of a --run. robustness: one lying client, "
+            "every lie and every rule of `robust`. tables: accuracy beside scikit-learn on small tables, five seeds.",
         ),
-    ],
+    ] = "accuracy",
     algorithm: Annotated[str, typer.Option(help="Whose round; peers do FedAvg.")] = "fedspm",
     variant: Annotated[str, typer.Option(help="1x or cx.")] = "1x",
-    data: Annotated[str, typer.Option(help="Data set.")] = "fashion-mnist",
+    data: Annotated[
+        str | None, typer.Option(help="Data set. (default: fashion-mnist; robustness: fashion-sample)")
+    ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Repeats; medians are reported.")] = 5,
     run: Annotated[Path | None, typer.Option(metavar="RUN", help="serving: folder that `fedspm train` wrote.")] = None,
     seconds: Annotated[float, typer.Option(min=0.1, help="serving: how long each load lasts.")] = 20,
     kill_every: Annotated[
         float | None, typer.Option(min=0.1, help="serving: also kill a node every so many seconds. (default: never)")
+    ] = None,
+    targets: Annotated[str, typer.Option(help="accuracy: accuracies to reach, with commas.")] = "0.6,0.7,0.8",
+    rules: Annotated[
+        str | None, typer.Option(help="robustness: rules, with commas between them. (default: all)")
+    ] = None,
+    lies: Annotated[str | None, typer.Option(help="robustness: lies, with commas between them. (default: all)")] = None,
+    out: Annotated[
+        Path | None,
+        typer.Option(
+            help="robustness: file of finished trainings, which are not done again (default: robustness.jsonl); "
+            "tables: folder of tables.md and tables.jsonl (default: benchmarks)."
+        ),
     ] = None,
     set_: Set = None,
     as_json: AsJson = False,
@@ -43,14 +60,29 @@ def bench(
 
     if what not in WHAT:
         raise FedSPMError(f"there is no benchmark {what!r}; known are {', '.join(WHAT)}")
+    data = data or ("fashion-sample" if what == "robustness" else "fashion-mnist")
     if what == "peers":
         if set_:
             raise FedSPMError("bench peers: the job is the same on every side; --set is for round, scale and route")
         result = library.bench_peers(data, repeats)
+    elif what == "tables":
+        library.bench_tables(folder := out or Path("benchmarks"))
+        say(f"tables    {folder}/tables.md")
+        return
+    elif what == "accuracy":
+        result = library.bench_accuracy(layers(None, {"data.name": data}, set_), parse_accuracies(targets))
     elif what == "serving":
         if run is None:
             raise FedSPMError("bench serving: say which run is served, with --run RUN")
         result = library.bench_serving(run, repeats, seconds, kill_every)
+    elif what == "robustness":
+        chosen = {"rules": rules, "lies": lies}
+        names = {key: [each.strip() for each in value.split(",")] for key, value in chosen.items() if value}
+        result = library.bench_robustness(
+            layers(None, {"algorithm": algorithm, "variant": variant, "data.name": data}, set_),
+            out or Path("robustness.jsonl"),
+            **names,
+        )
     else:
         measure = getattr(library, f"bench_{what}")
         result = measure(layers(None, {"algorithm": algorithm, "variant": variant, "data.name": data}, set_), repeats)
@@ -61,13 +93,45 @@ def bench(
     what_of = ", ".join([result["algorithm"], result["data"], *(set_ or [])])
     say(f"{what_of}; {machine['processor']}, {machine['cores']} cores, {machine['torch']}")
     {
+        "accuracy": show_accuracy,
         "round": _show_round,
         "scale": _show_scale,
         "peers": show_peers,
         "route": _show_route,
         "profile": _show_profile,
         "serving": _show_serving,
+        "robustness": _show_robustness,
     }[what](result)
+
+
+def parse_accuracies(text: str) -> list[float]:
+    try:
+        return [float(part) for part in text.split(",")]
+    except ValueError:
+        raise FedSPMError(f"--targets {text!r}: write accuracies with commas, for instance 0.6,0.7,0.8") from None
+
+
+def show_accuracy(result: dict[str, Any]) -> None:
+    headings = ("", *(f"{target:g}" for target in result["targets"]), "best", "start CPU s")
+    for title, races in (
+        (f"methods, at most {result['rounds']} rounds; evaluation is not counted", result["methods"]),
+        ("the same FedAvg of a small CNN; start and evaluation are counted", result["peers"]),
+    ):
+        rows = [
+            [
+                name,
+                *(
+                    f"{each['cpu_seconds']:.1f} s, {each['rounds']:g} rounds" if each else "not reached"
+                    for each in found["reached"].values()
+                ),
+                f"{found['best']:.3f}",
+                f"{found['start_cpu_seconds']:.1f}",
+            ]
+            for name, found in races.items()
+        ]
+        console.print(plain_table(headings, rows, f"CPU seconds and rounds to system accuracy: {title}"))
+    if result["not_set_up"]:
+        say(f"not set up, and so not run: {', '.join(result['not_set_up'])}; `fedspm bench peers` sets them up")
 
 
 def _show_round(result: dict[str, Any]) -> None:
@@ -77,9 +141,14 @@ def _show_round(result: dict[str, Any]) -> None:
         f"{workers} workers": f"{result['speed_up_of_workers']:.2f} times as fast as one",
         f"bare, {workers} processes": f"workers reach {result['workers_of_processes']:.3f} of it",
     }
-    rows = [[name, f"{seconds:.3f}", against.get(name, "")] for name, seconds in result["median_seconds"].items()]
+    cpu = {name: f"{seconds:.3f}" for name, seconds in result["median_cpu_seconds"].items()}
+    rows = [
+        [name, f"{seconds:.3f}", cpu.get(name, ""), against.get(name, "")]
+        for name, seconds in result["median_seconds"].items()
+    ]
     title = f"a round's work over {result['rows']:,} rows, median of {result['repeats']}"
-    console.print(plain_table(("", "seconds", "against"), rows, title))
+    console.print(plain_table(("", "seconds", "CPU s", "against"), rows, title))
+    say(f"× bare is of CPU seconds; {result['passes']['redundant']:,} rows went through an encoder once too often")
 
 
 def _show_scale(result: dict[str, Any]) -> None:
@@ -157,3 +226,10 @@ def _show_serving(result: dict[str, Any]) -> None:
     ]
     beside = ("CPU ms an image", "bare CPU ms", "bare median ms")
     console.print(plain_table((*headings, *beside), rows, f"{result['seconds']:g} s each"))
+
+
+def _show_robustness(result: dict[str, Any]) -> None:
+    from fedspm.bench.robustness import attack_table
+
+    title = f"system / routing accuracy (points of system lost), rN: refused in N of {result['rounds']} rounds"
+    console.print(plain_table(*attack_table(result["records"]), f"{result['liar']} lies; {title}"))

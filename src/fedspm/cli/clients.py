@@ -10,7 +10,7 @@ from rich.text import Text
 
 from fedspm.base.files import as_file_name
 from fedspm.cli.app import app
-from fedspm.cli.options import AllowEncoder, RunFolder
+from fedspm.cli.options import Allow, RunFolder
 from fedspm.cli.output import allowing, as_typed, program, say
 from fedspm.report.terminal import console, results_table
 
@@ -29,7 +29,7 @@ def onboard(
         bool, typer.Option("--sketch", help="Ask no other client; use the sketch that training wrote of their rows.")
     ] = False,
     out: Out = None,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
 ) -> None:
     """Take in a client without training anew: its head, mixing weights and tilt, with all that is shared fixed."""
     from fedspm.runs.folder import Run
@@ -37,7 +37,7 @@ def onboard(
 
     folder = out or _beside(run, f"with-{name}")
     with console.status(Text(f"fitting {name}")):  # plain: a name may look like markup
-        done = onboard(Run.open(run, allow_encoder or ()), name, data, folder, as_typed(), by_sketch=sketch)
+        done = onboard(Run.open(run, allow or ()), name, data, folder, as_typed(), by_sketch=sketch)
     how = "from the sketch" if sketch else f"the others sent {done.sent:,} bytes together"
     say(f"{name} learnt from {done.rows:,} rows; {how}")
     if done.misfit is None:
@@ -52,14 +52,14 @@ def remove(
     run: RunFolder,
     name: Annotated[str, typer.Option(help="The client that leaves.")],
     out: Out = None,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
 ) -> None:
     """Let a client go: its tilt, its head and its share of the prior; nothing else changes."""
     from fedspm.runs.folder import Run
     from fedspm.training.membership import remove
 
     folder = out or _beside(run, f"without-{name}")
-    _show(remove(Run.open(run, allow_encoder or ()), name, folder, as_typed()))
+    _show(remove(Run.open(run, allow or ()), name, folder, as_typed()))
 
 
 def _beside(run: Path, what: str) -> Path:

@@ -1,6 +1,5 @@
 """fedspm data list | get | show: which data sets there are, where they lie, and what they look like."""
 
-import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -8,6 +7,7 @@ import typer
 from rich.progress import Progress
 
 from fedspm.base.errors import FedSPMError
+from fedspm.base.printable import printable_json
 from fedspm.cli.app import app
 from fedspm.cli.options import AlphaInter, AlphaIntra, AsJson, Clients, Seed, Set, layers
 from fedspm.cli.output import say
@@ -19,7 +19,9 @@ if TYPE_CHECKING:
 data = typer.Typer(no_args_is_help=True, help="Data sets: what is here, how to get it, what it looks like.")
 app.add_typer(data, name="data")
 
-Name = Annotated[str, typer.Argument(metavar="NAME", help="fashion-mnist, cifar10, cifar100 or fed-isic2019.")]
+Name = Annotated[
+    str, typer.Argument(metavar="NAME", help="fashion-mnist, cifar10, cifar100, fed-isic2019 or heart-disease.")
+]
 PIPE = 240  # columns of a pipe
 
 
@@ -31,7 +33,7 @@ def list_(as_json: AsJson = False) -> None:
 
     known = list_datasets()
     if as_json:
-        print(json.dumps(known, ensure_ascii=False))
+        print(printable_json(known))
         return
     for row in known:
         if row["where"]:
@@ -95,7 +97,7 @@ def show(
     found = NAMED[name].look(config.data.path) if name in NAMED else None
     if as_json:
         facts = {"name": name, "where": str(found[0]) if found else None, "shape": federation.shape, "clients": counts}
-        print(json.dumps(facts, ensure_ascii=False))
+        print(printable_json(facts))
         return
     where = f", from {found[0]} ({found[1]})" if found else ""
     shape = " × ".join(map(str, federation.shape))

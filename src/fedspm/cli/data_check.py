@@ -1,6 +1,5 @@
 """fedspm data check | plot: look at data before training on it."""
 
-import json
 import shlex
 from dataclasses import asdict
 from pathlib import Path
@@ -9,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedspm.base.errors import FedSPMError
+from fedspm.base.printable import printable_json
 from fedspm.cli.data import data
 from fedspm.cli.options import AsJson, Clients, DataSet, Set, layers
 from fedspm.cli.output import program, say
@@ -37,7 +37,7 @@ def check(
     with console.status("reading the data"):
         findings = check_data(config)
     if as_json:
-        print(json.dumps({"path": path, "trainable": not findings.problems, **asdict(findings)}, ensure_ascii=False))
+        print(printable_json({"path": path, "trainable": not findings.problems, **asdict(findings)}))
     else:
         _show(path, findings, set_ or [])
     if findings.problems:
@@ -83,11 +83,17 @@ def _show(path: str, findings: "Findings", assignments: list[str]) -> None:
         what = f"images of {' × '.join(map(str, findings.shape))}" if len(findings.shape) == 3 else "vectors"
         if len(findings.shape) == 1:
             what = f"{findings.shape[0]} features" + (f" ({_few(findings.columns)})" if findings.columns else "")
+            if findings.columns and len(findings.columns) != findings.shape[0]:
+                what = f"{len(findings.columns)} columns ({_few(findings.columns)}) as {findings.shape[0]} features"
         say(
             f"  {len(findings.clients)} clients, {len(findings.classes)} classes, {rows:,} training rows, "
             f"{tested:,} test rows, {what}"
         )
         console.print(plain_table(*_label_table(findings), "\ntraining rows of every client and class"))
+    if findings.differences:
+        console.print(plain_table(*_differences(findings), "\ncolumns that differ between clients"))
+    for text in list(findings.skipped)[:SHOWN_PROBLEMS]:
+        console.print(f"skipped  {text}", style="yellow", soft_wrap=True)
     for text in findings.warnings:
         console.print(f"warning  {text}", style="yellow", soft_wrap=True)
     for text in findings.problems[:SHOWN_PROBLEMS]:
@@ -115,6 +121,18 @@ def _label_table(findings: "Findings") -> tuple[list[str], list[list[str]]]:
     sums = {"training rows": "train", "test rows": "test"}
     rows += [[title, *(f"{client[key]:,}" for client in clients.values())] for title, key in sums.items()]
     return ["class", *clients], rows
+
+
+def _differences(findings: "Findings") -> tuple[list[str], list[list[str]]]:
+    """One row per finding and one column per client; where they are too many for the terminal, one row for each."""
+    clients, found = list(findings.clients), findings.differences
+    rows = [[each.column, each.what, *(each.clients.get(client, "–") for client in clients)] for each in found]
+    table = [["column", "what", *clients], *rows]
+    if sum(max(map(len, column)) + 3 for column in zip(*table, strict=True)) + 1 <= console.width:
+        return table[0], rows
+    first = [[each.column, each.what] if k == 0 else ["", ""] for each in found for k in range(len(each.clients))]
+    cells = [[client, text] for each in found for client, text in each.clients.items()]
+    return ["column", "what", "client", ""], [[*one, *other] for one, other in zip(first, cells, strict=True)]
 
 
 def _short(label: Any) -> str:

@@ -1,17 +1,21 @@
-"""fedspm federation demo | certificates | key | register | site | train | resume: runs across machines."""
+"""fedspm federation demo | certificates | key | register | site | preview | ledger | train | resume: runs across
+machines."""
 
+import json
 import signal
 import sys
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from fedspm.base.errors import FedSPMError
+from fedspm.base.printable import printable_json
 from fedspm.cli.app import app
-from fedspm.cli.options import AllowEncoder, Set, layers
+from fedspm.cli.options import Allow, AsJson, Set, layers
 from fedspm.cli.output import say, show_results
-from fedspm.report.terminal import console, counted
+from fedspm.report.terminal import console, counted, plain_table
 
 if TYPE_CHECKING:
     from fedspm.runs.folder import Run
@@ -107,6 +111,86 @@ def site(
 
 
 @federation.command()
+def preview(
+    site: Annotated[Path, typer.Argument(metavar="SITE.toml", help="This site's configuration.")],
+    config: Annotated[Path, typer.Argument(metavar="RUN.toml", help="Configuration of the run, from its operator.")],
+    set_: Set = None,
+    as_json: AsJson = False,
+) -> None:
+    """A site: what a run would take from here, and whether SITE.toml allows it. Nothing is sent; exit code 1 if not."""
+    from fedspm.deploy.preview import WHEN
+    from fedspm.deploy.preview import preview as look
+    from fedspm.engines.flower.contract import SiteConfig
+    from fedspm.runs.config import resolve
+
+    found = look(SiteConfig.read(site), resolve(layers(config, {"engine": "flower"}, set_)))
+    if as_json:
+        print(printable_json(found.to_dict()))
+    else:
+        rows, meanings = [], dict[str, str]()
+        for each in found.steps:
+            first = [each.step, WHEN[each.when], f"{each.times:,}"]
+            for tensor, (numbers, meaning) in each.by_kind().items() or {"nothing": (0, "")}.items():
+                rows.append([*first, tensor, f"{numbers:,}", "yes" if each.noised else "no" if numbers else ""])
+                first = ["", "", ""]
+                meanings[tensor] = meaning
+        headings = ("step", "when", "replies", "tensors", "numbers each", "noised")
+        console.print(plain_table(headings, rows, f"what would leave site {found.site}"))
+        for meaning in dict.fromkeys(filter(None, meanings.values())):
+            say(f"{', '.join(name for name in meanings if meanings[name] == meaning)}: {meaning}")
+        say(f"{found.bytes:,} bytes in the whole run, if no round is repeated")
+        own, after = (
+            f"ε = {value:.4g}" if value is not None else "no ε" for value in (found.epsilon, found.epsilon_after)
+        )
+        say(f"this run: {own}; all runs of this site together, after it: {after} (δ = {found.delta:g})")
+        for why in found.refused:
+            say(f"refused: {why}")
+        if not found.refused:
+            say("this site would take part")
+    if found.refused:
+        raise typer.Exit(1)
+
+
+@federation.command()
+def ledger(
+    site: Annotated[Path, typer.Argument(metavar="SITE.toml", help="This site's configuration.")],
+    as_json: AsJson = False,
+) -> None:
+    """A site: what has left it, by run and step, from its ledger, whose chain is checked."""
+    from fedspm.engines.flower.contract import SiteConfig
+    from fedspm.engines.flower.ledger import Ledger, epsilon_spent, rounds_answered, what_left
+
+    config = SiteConfig.read(site)
+    entries = Ledger(config.state).entries()
+    left, spent = what_left(entries), epsilon_spent(entries, config.delta)
+    if as_json:
+        about = {"site": config.name, "lines": len(entries), "rounds": rounds_answered(entries)}
+        print(json.dumps(about | {"epsilon": spent, "delta": config.delta, "left": [asdict(each) for each in left]}))
+        return
+    rows = [
+        [
+            each.run,
+            each.step,
+            f"{each.answers:,}",
+            f"{each.bytes:,}",
+            f"{each.noised:,}",
+            str(each.kept_back),
+            each.last,
+        ]
+        for each in left
+    ]
+    headings = ("run", "step", "answers", "bytes", "noised vectors", "kept back", "last")
+    console.print(plain_table(headings, rows, f"what has left site {config.name}"))
+    say(f"{counted(len(entries), 'line')}, each with the hash of the one before: the chain holds")
+    say(f"rounds in all runs: {rounds_answered(entries):,} of max_rounds = {config.max_rounds:,}")
+    if spent is None:
+        say("ε: something left without noise, so none holds")
+    else:
+        limit = "" if config.max_epsilon is None else f", of max_epsilon = {config.max_epsilon:g}"
+        say(f"ε of all runs together: {spent:.4g} at δ = {config.delta:g}{limit}")
+
+
+@federation.command()
 def train(
     config: Annotated[Path, typer.Argument(metavar="CONFIG.toml", help="Configuration with sites.names.")],
     superlink: SuperLink,
@@ -127,12 +211,12 @@ def resume(
     run: Annotated[Path, typer.Argument(metavar="RUN", help="Folder of a run across sites.")],
     superlink: SuperLink,
     root_certificates: RootCertificates = None,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
 ) -> None:
     """The operator: go on after the last complete round, on the same SuperLink or on a new one."""
     from fedspm.deploy.launch import resume_across_sites
 
-    _show(resume_across_sites(run, superlink, root_certificates, say, allow_encoder or ()))
+    _show(resume_across_sites(run, superlink, root_certificates, say, allow or ()))
 
 
 def _show(run: "Run") -> None:

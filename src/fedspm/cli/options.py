@@ -8,11 +8,12 @@ import typer
 from fedspm.base.errors import FedSPMError
 
 RunFolder = Annotated[Path, typer.Argument(metavar="RUN", help="Folder that `fedspm train` wrote.")]
-AllowEncoder = Annotated[
+Allow = Annotated[
     list[str] | None,
     typer.Option(
         metavar="NAME",
-        help="An encoder from outside FedSPM, as the run names it, that may run its code. Repeatable. (default: none)",
+        help="Code from outside FedSPM that may run: the name that the folder has for an encoder, an algorithm, a "
+        "transform or a data set. Repeatable. (default: none)",
     ),
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for machines instead of a table.")]

@@ -5,8 +5,7 @@ import shutil
 import sys
 from typing import TYPE_CHECKING, Any
 
-from fedspm.base.plugins import ENCODERS
-from fedspm.report.terminal import console, results_table
+from fedspm.report.terminal import console, counted, results_table, scores_table
 
 if TYPE_CHECKING:
     from fedspm.runs.folder import Run
@@ -21,10 +20,16 @@ def say(text: str) -> None:
 
 def show_results(metrics: dict[str, Any], title: str) -> None:
     console.print(results_table(metrics, title))
+    if (scores := scores_table(metrics)) is not None:
+        console.print(scores)
+        if any("undefined" in client.get("scores", {}).get("system", {}) for client in metrics["clients"].values()):
+            say("–         the test rows of that client have one class only: there is nothing to rank")
     if "privacy" in metrics:
         from fedspm.federated.accountant import sentence
 
         say(f"privacy   {sentence(metrics['privacy'])}")
+    for client, found in metrics.get("refused", {}).items():
+        say(f"refused   {client}, in {counted(found['rounds'], 'round')}; the last time: {found['why']}")
 
 
 def as_typed() -> str:
@@ -37,6 +42,5 @@ def program() -> str:
 
 
 def allowing(run: "Run") -> str:
-    """What is to be typed behind a command so that it builds the run's encoders from outside this package."""
-    outside = dict.fromkeys(name for name in run.config.encoders if name not in ENCODERS)
-    return "".join(f" --allow-encoder {shlex.quote(name)}" for name in outside)
+    """What is to be typed behind a command so that it runs what the run names from outside this package."""
+    return "".join(f" --allow {shlex.quote(name)}" for name in run.config.outside_names)

@@ -1,7 +1,10 @@
 """fedspm export | serve: from a run to a running system."""
 
+import csv
+import json
 from collections.abc import Iterator
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from shlex import quote
 from typing import Annotated
@@ -10,7 +13,7 @@ import typer
 
 from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
-from fedspm.cli.options import AllowEncoder, RunFolder
+from fedspm.cli.options import Allow, RunFolder
 from fedspm.cli.output import program, say
 from fedspm.report.terminal import console
 
@@ -25,17 +28,20 @@ def export(
     site: Annotated[
         Path | None, typer.Option(metavar="SITE.toml", help="At a site: write its own node; RUN is then the run's id.")
     ] = None,
-    allow_encoder: AllowEncoder = None,
+    sign: Annotated[
+        Path | None, typer.Option(metavar="KEY", help="Sign the bundle with this private key (Ed25519, PEM).")
+    ] = None,
+    allow: Allow = None,
 ) -> None:
     """Write what a router and the node of each client need, in a folder each."""
     if site is not None:
-        return _export_site(str(run), site, out)
+        return _export_site(str(run), site, out, sign)
     from fedspm.runs.folder import Run
     from fedspm.serve.export import export
 
-    opened = Run.open(run, allow_encoder or ())
+    opened = Run.open(run, allow or ())
     with console.status("writing the bundle"):
-        done = export(opened, out, false_alarms)
+        done = export(opened, out, false_alarms, sign)
     if not done.clients:
         say(f"bundle    {out}, version {done.version}: router/ only, what the nodes need stayed at the sites")
         say(f"          a site writes its own with: fedspm export {opened.id} --site site.toml --out node")
@@ -48,8 +54,8 @@ def export(
     say(f"try next  {program()} serve all {quote(str(run))}")
 
 
-def _export_site(run: str, site: Path, out: Path) -> None:
-    from fedspm.engines.flower.site import SiteConfig
+def _export_site(run: str, site: Path, out: Path, sign: Path | None) -> None:
+    from fedspm.engines.flower.contract import SiteConfig
     from fedspm.engines.flower.site_store import Store
     from fedspm.serve.export import SiteSnapshot, export_site
 
@@ -59,9 +65,8 @@ def _export_site(run: str, site: Path, out: Path) -> None:
         raise FedSPMError(f"this site took part in no run {run!r}; known are: {', '.join(known) or 'none'}")
     store = Store.of(config.state, run)
     shared, turn = store.last_shared()
-    version = export_site(
-        SiteSnapshot(run, config.name, store.description(), turn, shared, store.newest()), out, config.encoders
-    )
+    kept = SiteSnapshot(run, config.name, store.description(), turn, shared, store.newest())
+    version = export_site(kept, out, (*config.encoders, *config.algorithms), sign)
     say(f"node      {out}, version {version} (the router's must be the same), of site {config.name}")
     if turn < (rounds := store.description()["settings"]["rounds"]):
         say(
@@ -92,6 +97,10 @@ AllowOrigin = Annotated[
     list[str] | None,
     typer.Option(metavar="URL", help="Origin of the page where a proxy has it under another address. Repeatable."),
 ]
+Trust = Annotated[
+    Path | None,
+    typer.Option(metavar="KEY.pub", help="Serve only bundles that were signed with this key. (default: any)"),
+]
 Megabytes = Annotated[int, typer.Option("--max-megabytes", min=1, help="Size that a request may have.")]
 
 
@@ -104,7 +113,8 @@ def node(
     tls_cert: Certificate = None,
     tls_key: Key = None,
     allow_host: AllowHost = None,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
+    trust: Trust = None,
 ) -> None:
     """Answer for one client. Only the router talks to a node."""
     with _extra():
@@ -112,10 +122,11 @@ def node(
         from fedspm.serve.http.listen import Listen
         from fedspm.serve.node import node_app
         from fedspm.serve.processes import log_to_stderr, serve
+        from fedspm.serve.signature import read_trusted_key
     listen = Listen(host, port, tls_cert, tls_key, tuple(allow_host or ())).checked(secret is not None, "--secret")
     shared = read_secret(secret) if secret else None
     log_to_stderr()
-    app = node_app(folder, shared, allow_encoder or ())
+    app = node_app(folder, shared, allow or (), read_trusted_key(trust) if trust else None)
     listen.require_free()
     say(f"node      {folder} at {_address(host, port, tls_cert)}")
     serve(app, listen)
@@ -139,7 +150,8 @@ def router(
     max_megabytes: Megabytes = 16,
     allow_host: AllowHost = None,
     allow_origin: AllowOrigin = None,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
+    trust: Trust = None,
 ) -> None:
     """Route queries to the clients' nodes; the page is at /."""
     with _extra():
@@ -149,6 +161,7 @@ def router(
         from fedspm.serve.http.listen import Listen
         from fedspm.serve.processes import log_to_stderr, serve
         from fedspm.serve.router import Router
+        from fedspm.serve.signature import read_trusted_key
     names = tuple(allow_host or ()), tuple(allow_origin or ())
     listen = Listen(host, port, tls_cert, tls_key, *names).checked(tokens is not None, "--tokens")
     made = Router(
@@ -159,7 +172,8 @@ def router(
         limits=Limits(body=max_megabytes * 2**20, batch=max_rows, rate=rate),
         deadline=deadline,
         authority=node_ca,
-        encoders=allow_encoder or (),
+        allowed=allow or (),
+        trust=read_trusted_key(trust) if trust else None,
     )
     log_to_stderr()
     listen.require_free()
@@ -177,7 +191,7 @@ def everything(
     false_alarms: FalseAlarms = 0.05,
     allow_host: AllowHost = None,
     allow_origin: AllowOrigin = None,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
 ) -> None:
     """Router and all nodes on this machine, from a run folder; the page is at http://127.0.0.1:8000/."""
     with _extra():
@@ -192,15 +206,15 @@ def everything(
 
     listen = Listen(port=port, hosts=tuple(allow_host or ()), origins=tuple(allow_origin or ()))
     listen.checked(tokens is not None, "--tokens")
-    encoders = allow_encoder or ()
-    bundle, opened = run / "bundle", Run.open(run, encoders)
+    allowed = allow or ()
+    bundle, opened = run / "bundle", Run.open(run, allowed)
     listen.require_free()
     if not is_current(opened, bundle, false_alarms):
         with console.status("writing the bundle"):
             export(opened, bundle, false_alarms)
     log_to_stderr()
     callers = read_table(tokens, TOKEN_LINE) if tokens else None
-    with local_nodes(bundle, encoders) as (nodes, secret):
+    with local_nodes(bundle, allowed) as (nodes, secret):
         made = Router(
             bundle / "router",
             nodes,
@@ -208,24 +222,26 @@ def everything(
             tokens=callers,
             limits=Limits(rate=rate),
             deadline=deadline,
-            encoders=encoders,
+            allowed=allowed,
         )
         say(f"page      http://127.0.0.1:{port}/")
-        for line in _how_to_ask(run / "samples", f"http://127.0.0.1:{port}/v1/predict"):
+        for line in _how_to_ask(run / "samples", f"http://127.0.0.1:{port}/v1/predict", tokens is not None):
             say(line)
         serve(router_app(made, run / "samples"), listen)
 
 
-def _how_to_ask(samples: Path, address: str) -> list[str]:
+def _how_to_ask(samples: Path, address: str, with_token: bool) -> list[str]:
     """A command that asks for one of the samples that the report of a run left, if it can be typed."""
     if images := sorted(samples.glob("*.png")):
         what, kind = f"--data-binary @{quote(str(images[0]))}", "image/png"
     elif (table := samples / "queries.csv").exists():
-        row = table.read_text("utf-8").splitlines()[1]
-        what, kind = f"-d '{{\"x\": [{row}]}}'", "application/json"
+        with table.open(encoding="utf-8", newline="") as file:
+            row = next(islice(csv.reader(file), 1, None))  # names of columns may hold line breaks, and be hostile
+        what, kind = f"-d {quote(json.dumps({'x': [float(value) for value in row]}))}", "application/json"
     else:
         return []
-    return [f"try next  curl {what} \\", f"            -H 'content-type: {kind}' {address}"]
+    token = "-H 'authorization: Bearer TOKEN' " if with_token else ""
+    return [f"try next  curl {what} \\", f"            {token}-H 'content-type: {kind}' {address}"]
 
 
 def _address(host: str, port: int, certificate: Path | None) -> str:

@@ -1,6 +1,5 @@
 """fedspm settings: what can be set, and what it means."""
 
-import json
 from dataclasses import asdict
 from typing import Annotated
 
@@ -9,6 +8,7 @@ from rich.padding import Padding
 from rich.text import Text
 
 from fedspm.base.errors import FedSPMError
+from fedspm.base.printable import printable_json
 from fedspm.cli.app import app
 from fedspm.cli.options import AsJson
 from fedspm.cli.output import say
@@ -29,7 +29,7 @@ def settings(
     if not found:
         raise FedSPMError(f"no setting has {' and '.join(map(repr, words or []))} in it; `fedspm settings` lists all")
     if as_json:
-        print(json.dumps([asdict(each) for each in found], ensure_ascii=False, default=str))
+        print(printable_json([asdict(each) for each in found], default=str))
         return
     for before, each in zip([found[0], *found], found, strict=False):
         if each.table != before.table:

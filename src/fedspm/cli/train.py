@@ -10,7 +10,7 @@ import typer
 from fedspm.base.errors import FedSPMError
 from fedspm.cli.app import app
 from fedspm.cli.options import (
-    AllowEncoder,
+    Allow,
     AlphaInter,
     AlphaIntra,
     Clients,
@@ -63,7 +63,7 @@ def train(
         str | None,
         typer.Option(
             help="fedspm, feddrm, fedgmm, fedem, cluster-fl, ditto, fedbabu, fedper, fedavg-ft, fedprox, scaffold, "
-            "fedadam, fedavg, or one of a plugin. (default: fedspm)"
+            "fedadam, fedavg, local, or one of a plugin. (default: fedspm)"
         ),
     ] = None,
     diagnose_every: Annotated[
@@ -123,12 +123,12 @@ def resume(
     rounds: Annotated[
         int | None, typer.Option(min=1, help="Train up to this round of its schedule (--horizon). (default: as begun)")
     ] = None,
-    allow_encoder: AllowEncoder = None,
+    allow: Allow = None,
 ) -> None:
     """Go on with a run that was stopped, killed or meant to end here; the result is the same as without the stop."""
     from fedspm.runs.folder import Run
 
-    opened = Run.open(run, allow_encoder or ())
+    opened = Run.open(run, allow or ())
     if opened.across_sites:
         raise FedSPMError(
             f"{run} is trained across sites; go on with: {program()} federation resume {quote(str(run))} "

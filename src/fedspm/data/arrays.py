@@ -8,6 +8,8 @@ import torch
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
+from fedspm.data.tables.schema import TableSchema
+from fedspm.data.tables.table import Table
 
 PIECE = 1 << 20  # values looked at together
 STEPS = 100  # of 32-bit numbers that a standard deviation should have: two digits
@@ -37,32 +39,15 @@ def as_input(x: Any, shape: Sequence[int] | None = None, where: str = "x") -> Te
     return tensor.contiguous(memory_format=torch.channels_last) if tensor.ndim == 4 else tensor.contiguous()
 
 
-def named_columns(x: Any) -> tuple[str, ...] | None:
-    """What a table in memory calls its columns; None of an array, and of columns that are only numbered."""
+def is_frame(x: Any) -> bool:
+    """Is it a table in memory whose columns have names, a data frame of pandas or polars? One whose columns are only
+    numbered is an array, if it holds numbers."""
     names = getattr(x, "columns", None)
-    if names is None or all(isinstance(name, int | np.integer) for name in names):
-        return None
-    return tuple(map(str, names))
-
-
-def in_order(x: Any, columns: Sequence[str] | None, where: str = "x") -> Any:
-    """A table in memory is matched by the names of its columns, an array by their positions."""
-    found = named_columns(x)
-    if columns is None or found is None or found == tuple(columns):
-        return x
-    return x[[x.columns[place] for place in places(columns, found, where)]]
-
-
-def places(columns: Sequence[str], found: Sequence[str], where: str) -> list[int]:
-    """Where these columns are among those found."""
-    there = set(found)
-    if missing := [name for name in columns if name not in there]:
-        known = ", ".join(found[:12]) + (", …" if len(found) > 12 else "")
-        raise FedSPMError(
-            f"{where}: there is no column {missing[0]!r}, on which the model was trained; there are {known}"
-        )
-    position = {name: place for place, name in reversed(list(enumerate(found)))}  # the first of a name that is twice
-    return [position[name] for name in columns]
+    if names is None or isinstance(x, Table):
+        return False
+    if all(isinstance(name, int | np.integer) for name in names):
+        return np.asarray(x).dtype.kind not in "iuf"
+    return True
 
 
 def _for_torch(array: np.ndarray) -> np.ndarray:
@@ -99,14 +84,14 @@ def as_labels(y: Any, where: str = "y") -> np.ndarray:
     return labels.astype(np.int64) if labels.dtype.kind in "iu" else labels  # two kinds would meet as floats
 
 
-def require_finite(x: Tensor, where: str) -> None:
-    """Rows are counted from one, as everywhere else where people read of them."""
+def require_finite(x: Tensor, where: str, missing: bool = False) -> None:
+    """Rows are counted from one, as everywhere else where people read of them; `missing` values may be NaN."""
     rows = max(1, PIECE // max(1, x[:1].numel()))
     for start in range(0, len(x), rows):  # in pieces: a mask over everything would double the memory
         piece = x[start : start + rows]
         if torch.isfinite(piece.sum()):  # then all are: NaN and infinity stay in a sum
             continue
-        bad = ~torch.isfinite(piece).flatten(1).all(1)
+        bad = (torch.isinf(piece) if missing else ~torch.isfinite(piece)).flatten(1).any(1)
         if bad.any():
             row = start + int(bad.nonzero()[0]) + 1
             raise FedSPMError(
@@ -116,12 +101,13 @@ def require_finite(x: Tensor, where: str) -> None:
 
 def too_coarse(parts: Sequence[Tensor], names: Sequence[str]) -> list[str]:
     """Sentences about features so far from zero that 32-bit numbers hardly tell rows of all parts apart."""
-    moments = [torch.var_mean(x.double(), 0, correction=0) for x in parts]
+    known = [torch.where(x.isnan(), x.nanmean(0), x) if x.isnan().any() else x for x in parts]
+    moments = [torch.var_mean(x.double(), 0, correction=0) for x in known]
     share = torch.tensor([len(x) for x in parts]).double()[:, None] / sum(map(len, parts))
     variances, means = map(torch.stack, zip(*moments, strict=True))
     mean = (share * means).sum(0)
     spread = (share * (variances + (means - mean) ** 2)).sum(0).sqrt().numpy()
-    step = np.spacing(torch.stack([x.abs().amax(0) for x in parts]).amax(0).numpy()).astype(float)
+    step = np.spacing(torch.stack([x.abs().amax(0) for x in known]).amax(0).numpy()).astype(float)
     return [
         f"{names[k]!r} lies around {mean[k]:.6g} and varies by {spread[k]:.2g}, which 32-bit numbers keep in steps of "
         f"{step[k]:.2g}: subtract a number from it that is the same for every client"
@@ -129,16 +115,42 @@ def too_coarse(parts: Sequence[Tensor], names: Sequence[str]) -> list[str]:
     ]
 
 
-def as_rows(value: Any, where: str, columns: Sequence[str] | None = None) -> tuple[Tensor, np.ndarray]:
+Rows = Tensor | Table  # of a client: vectors or images, or a table that is still to be encoded
+
+
+def as_rows(value: Any, where: str) -> tuple[Rows, np.ndarray]:
     """A pair (x, y) with one label per row; looked through before any are held out, while rows have their numbers."""
     if not isinstance(value, tuple | list) or len(value) != 2:
         raise FedSPMError(f"{where}: give a pair (x, y)")
-    x = as_input(in_order(value[0], columns, where), where=where)
+    x: Rows = value[0] if isinstance(value[0], Table) else as_table_or_input(value[0], where)
     y = as_labels(value[1], where)
     if y.ndim != 1 or len(y) != len(x):
         raise FedSPMError(f"{where}: y has shape {y.shape}, x has {len(x)} rows; y needs one label per row")
-    require_finite(x, where)
+    if isinstance(x, Tensor):
+        require_finite(x, where)
     return x, y
+
+
+def as_table_or_input(x: Any, where: str) -> Rows:
+    """A data frame as a table, everything else as float32 rows."""
+    return Table.of_frame(x, where) if is_frame(x) else as_input(x, where=where)
+
+
+def encoded_rows(x: Any, schema: TableSchema | None, shape: Sequence[int], where: str = "x") -> Tensor:
+    """Queries in memory as the vectors or images that a model was trained on: the columns of a data frame are matched
+    by name, those of an array by position, which is refused where some columns are no numbers."""
+    if schema is not None and not isinstance(x, Table) and not is_frame(x):
+        schema.require_arrays(where)
+    rows = x if isinstance(x, Table) else as_table_or_input(x, where)
+    if isinstance(rows, Table):
+        if schema is not None:
+            return schema.encode(rows, where)
+        rows = torch.from_numpy(rows.numbers(where))
+    if schema is not None and not schema.is_plain:
+        return schema.encode_array(rows.numpy(), where)
+    rows = as_input(rows, shape, where)
+    require_finite(rows, where)
+    return rows
 
 
 def as_classes(y: np.ndarray, classes: np.ndarray, where: str) -> Tensor:

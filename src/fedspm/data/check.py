@@ -12,8 +12,10 @@ from torch import Tensor
 from fedspm.base.errors import FedSPMError
 from fedspm.data.federation import Federation
 from fedspm.data.part import Part
-from fedspm.data.readers.columns import MISSING
 from fedspm.data.readers.draft import Draft, ignoring
+from fedspm.data.tables.cells import MISSING
+from fedspm.data.tables.compare import Difference, differences
+from fedspm.data.tables.table import Table
 
 SKEW = 50  # the largest client has so many times the rows of the smallest
 MANY = 5  # classes that are named one by one
@@ -25,8 +27,11 @@ class Findings:
     shape: list[int] = field(default_factory=list)
     classes: list[Any] = field(default_factory=list)
     columns: list[str] | None = None
+    table: dict[str, Any] | None = None  # how the columns of a table become vectors
     clients: dict[str, dict[str, Any]] = field(default_factory=dict)  # train, test, labels, missing classes
+    differences: list[Difference] = field(default_factory=list)  # between the tables of clients
     remarks: list[str] = field(default_factory=list)
+    skipped: dict[str, int] = field(default_factory=dict)  # what was left out, and how many rows it is
     problems: list[str] = field(default_factory=list)  # it cannot be trained on
     warnings: list[str] = field(default_factory=list)  # it can, but look at this
 
@@ -45,14 +50,14 @@ def inspect_draft(
         labels = [y for _, y in (*draft.train.values(), *draft.test.values())]
         findings.classes = np.unique(np.concatenate(labels)).tolist() if labels else []
         for name, (x, y) in draft.train.items():
-            findings.shape = findings.shape or list(x.shape[1:])
+            findings.shape = findings.shape or list(x.shape[1:] if not isinstance(x, Table) else [len(x.columns)])
             tested = len(draft.test[name][1]) if name in draft.test else 0
             findings.clients[name] = _client(dict(zip(*_counts(y), strict=True)), tested, findings.classes)
     else:
         try:
             with warnings.catch_warnings(record=True) as caught:
                 warnings.simplefilter("always")
-                federation = Federation.from_draft(draft, test_fraction, seed)
+                federation = Federation.from_draft(draft, test_fraction, seed, min_count)
                 if validation_fraction:
                     federation = federation.with_validation(validation_fraction, seed)
             findings = inspect(federation, draft.form, min_count)
@@ -65,8 +70,9 @@ def inspect_draft(
             findings = Findings(draft.form)
             draft.problems.append(str(error))
             return inspect_draft(draft, test_fraction, seed, validation_fraction, min_count)
-    findings.columns = list(draft.columns) if draft.columns is not None else None
+    findings.differences = differences({name: x for name, (x, _) in draft.train.items() if isinstance(x, Table)})
     findings.remarks = list(dict.fromkeys(draft.remarks))
+    findings.skipped = draft.skipped
     findings.problems += draft.problems
     findings.warnings += _mixed_kinds(findings.classes)
     return findings
@@ -76,6 +82,9 @@ def inspect(federation: Federation, form: str, min_count: int = 10) -> Findings:
     """Of a federation, which can be trained on if it has anything to evaluate. Clients with fewer than `min_count` rows
     take no part in the statistics that standardise features."""
     findings = Findings(form, list(federation.shape), federation.classes.tolist())
+    if federation.schema:
+        findings.columns = list(federation.schema.names)
+        findings.table = federation.schema.model_dump(mode="json")
     tests: Sequence[Part | None] = federation.test or [None] * len(federation.names)
     for name, part, test in zip(federation.names, federation.train, tests, strict=True):
         counts = torch.bincount(part.y, minlength=len(federation.classes)).tolist()
@@ -156,12 +165,15 @@ def _about_features(federation: Federation) -> list[str]:
         return []
     x = torch.cat([part.x for part in federation.train])
     names = federation.columns or [f"feature {k}" for k in range(x.shape[1])]
+    flags = federation.schema.flags if federation.schema else [False] * x.shape[1]
+    numbers = {name: x[:, k] for k, (name, flag) in enumerate(zip(names, flags, strict=True)) if not flag}
+    numbers = {name: column[~column.isnan()] if column.isnan().any() else column for name, column in numbers.items()}
     said = [
         f"{name!r} is {column[0]:g} in every row{', in 32 bits' * bool(column[0].abs() > 1e6)}: it tells nothing"
-        for name, column in zip(names, x.T, strict=True)
-        if (column == column[0]).all()
+        for name, column in numbers.items()
+        if len(column) and (column == column[0]).all()
     ]
-    for name, column in zip(names, x.T, strict=True):
+    for name, column in numbers.items():
         if len(column) > 20 and (column == column.round()).all() and len(column.unique()) == len(column):
             said.append(
                 f"{name!r} is another whole number in every row: if it is an identifier, leave it out "
@@ -191,7 +203,7 @@ def _about_doubles(federation: Federation) -> list[str]:
 
 
 def _rows(x: Tensor) -> list[int]:
-    return [hash(row.numpy().tobytes()) for row in x]
+    return [hash(row.tobytes()) for row in x.numpy()]
 
 
 def _mixed_kinds(classes: list[Any]) -> list[str]:

@@ -1,23 +1,25 @@
 """A federation: named clients, each with its own training rows and, if it has them, test rows."""
 
+import functools
 import hashlib
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any
 
 import numpy as np
-from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
-from fedspm.data.arrays import as_classes, as_rows, named_columns, places, require_finite, too_coarse
-from fedspm.data.part import Arrays, Part, Truth, encode_test_rows, split_part, split_rows
+from fedspm.data.encode import MIN_COUNT, TableOptions, encode_clients, reencoded
+from fedspm.data.part import Arrays, Part, Truth, split_rows
 from fedspm.data.readers.datasets import read_datasets
 from fedspm.data.readers.detect import read_path
 from fedspm.data.readers.draft import Draft, ReadOptions, checked_size
+from fedspm.data.tables.schema import TableSchema
+from fedspm.data.trainable import require_trainable
 
 
 @dataclass(frozen=True, repr=False)
@@ -29,7 +31,8 @@ class Federation:
     train: tuple[Part, ...]
     test: tuple[Part, ...] | None = None
     truth: Truth | None = None
-    columns: tuple[str, ...] | None = None  # names of the features of vectors, where they have any
+    schema: TableSchema | None = None  # what the features of vectors mean, where they have names
+    skipped: Mapping[str, int] = field(default_factory=dict)  # what could not be read and was left out, and its rows
 
     def __repr__(self) -> str:
         tested = "none" if self.test is None else f"{sum(map(len, self.test)):,}"
@@ -47,11 +50,17 @@ class Federation:
         test_fraction: float | None = None,
         seed: int = 0,
         columns: Sequence[str] | None = None,
+        categories: Sequence[str] = (),
+        min_count: int = MIN_COUNT,
+        schema: TableSchema | None = None,
     ) -> "Federation":
         """One entry per client: `{"north": (x, y), "south": (x2, y2)}`.
 
-        Labels may be integers or strings. Give `test` the same way, or a `test_fraction` to hold rows out. Features may
-        have names: those of a data frame's columns, or `columns`.
+        x is an array, or a data frame of pandas or polars with numbers, words, truth values, dates and missing values.
+        Labels may be integers or strings. Give `test` the same way, or a `test_fraction` to hold rows out. `columns`
+        names the features of arrays. In data frames `categories` are columns of numbers that stand for levels; a
+        level that fewer than `min_count` rows of every client hold counts as `other`. `schema` is that of a model
+        (`Federation.schema`), by which rows are encoded instead of one of their own.
         """
         if test is not None and test_fraction is not None:
             raise FedSPMError("give either test or test_fraction, not both")
@@ -63,26 +72,13 @@ class Federation:
             if given is not None and len({str(name) for name in given}) < len(given):
                 raise FedSPMError(f"two clients in {what} have the same name; names must differ")
         names = tuple(str(name) for name in train)
-        tables = (value[0] for value in train.values() if isinstance(value, tuple | list) and value)
-        columns = tuple(columns) if columns else next(filter(None, map(named_columns, tables)), None)
-        raw = {str(name): as_rows(value, f"client {name!r}", columns) for name, value in train.items()}
-        classes = np.unique(np.concatenate([y for _, y in raw.values()])) if raw else np.empty(0)
-        parts = [Part(x, as_classes(y, classes, f"client {name!r}")) for name, (x, y) in raw.items()]
-        tests: tuple[Part, ...] | None = None
-        if test is not None:
-            tested = {str(name): value for name, value in test.items()}
-            if unknown := sorted(set(tested) - set(names)):
-                raise FedSPMError(
-                    f"test rows are given for {unknown[0]!r}, which is not one of the clients {list(names)}"
-                )
-            tests = tuple(
-                encode_test_rows(tested.get(name), classes, name, part, columns)
-                for name, part in zip(names, parts, strict=True)
-            )
-        elif test_fraction is not None:
-            halves = [split_part(part, test_fraction, (seed, name)) for name, part in zip(names, parts, strict=True)]
-            parts, tests = [kept for kept, _ in halves], tuple(held for _, held in halves)
-        return cls(names, classes, tuple(parts), tests, columns=columns).checked()
+        tested = None if test is None else {str(name): value for name, value in test.items()}
+        if unknown := sorted(set(tested or ()) - set(names)):
+            raise FedSPMError(f"test rows are given for {unknown[0]!r}, which is not one of the clients {list(names)}")
+        clients = {str(name): value for name, value in train.items()}
+        how = TableOptions(categories, min_count, schema)
+        classes, parts, tests, agreed = encode_clients(clients, tested, test_fraction, seed, columns, how)
+        return cls(names, classes, tuple(parts), tests, schema=agreed).checked()
 
     @classmethod
     def from_folder(
@@ -90,6 +86,7 @@ class Federation:
         path: str | os.PathLike[str],
         *,
         size: int | None = None,
+        skip: bool = False,
         test_fraction: float | None = 0.3,
         seed: int = 0,
     ) -> "Federation":
@@ -97,9 +94,10 @@ class Federation:
         table per client.
 
         `test_fraction` of every client's rows are held out where the data brings no test rows of its own; images are
-        scaled to `size` × `size` pixels (8 to 512). docs/own-data.md shows every form.
+        scaled to `size` × `size` pixels (8 to 512), and with `skip` those that cannot be read are left out.
+        docs/own-data.md shows every form.
         """
-        draft = read_path(_path(path, "from_folder"), ReadOptions(size=checked_size(size)))
+        draft = read_path(_path(path, "from_folder"), ReadOptions(size=checked_size(size), skip=skip))
         return cls.from_draft(draft, test_fraction, seed)
 
     @classmethod
@@ -112,6 +110,8 @@ class Federation:
         image_column: str | None = None,
         split_column: str | None = None,
         ignore: Sequence[str] = (),
+        categories: Sequence[str] = (),
+        skip: bool = False,
         size: int | None = None,
         test_fraction: float | None = 0.3,
         seed: int = 0,
@@ -120,7 +120,16 @@ class Federation:
 
         Columns are found by their usual names where none is given; what has no other role is a feature.
         """
-        how = ReadOptions(client_column, label_column, image_column, split_column, tuple(ignore), checked_size(size))
+        how = ReadOptions(
+            client_column,
+            label_column,
+            image_column,
+            split_column,
+            tuple(ignore),
+            tuple(categories),
+            skip,
+            checked_size(size),
+        )
         return cls.from_draft(read_path(_path(path, "from_table"), how), test_fraction, seed)
 
     @classmethod
@@ -133,6 +142,8 @@ class Federation:
         image_column: str | None = None,
         split_column: str | None = None,
         ignore: Sequence[str] = (),
+        categories: Sequence[str] = (),
+        skip: bool = False,
         size: int | None = None,
         test_fraction: float | None = 0.3,
         seed: int = 0,
@@ -141,56 +152,46 @@ class Federation:
         partitioner of Flower Datasets. `{"train": …, "test": …}` may stand for any data set. The rest is as in
         `from_table`.
         """
-        how = ReadOptions(client_column, label_column, image_column, split_column, tuple(ignore), checked_size(size))
+        how = ReadOptions(
+            client_column,
+            label_column,
+            image_column,
+            split_column,
+            tuple(ignore),
+            tuple(categories),
+            skip,
+            checked_size(size),
+        )
         return cls.from_draft(read_datasets(datasets, how), test_fraction, seed)
 
     @classmethod
-    def from_draft(cls, draft: Draft, test_fraction: float | None, seed: int) -> "Federation":
+    def from_draft(
+        cls,
+        draft: Draft,
+        test_fraction: float | None,
+        seed: int,
+        min_count: int = MIN_COUNT,
+        schema: TableSchema | None = None,
+    ) -> "Federation":
         """What a reader found; rows are held out for testing where the data brings no test rows of its own."""
         draft.require_sound()
-        held: dict[str, Any] = {"test": draft.test} if draft.test else {"test_fraction": test_fraction}
-        return cls.from_arrays(draft.train, **held, seed=seed, columns=draft.columns)
+        how: dict[str, Any] = {"test": draft.test} if draft.test else {"test_fraction": test_fraction}
+        how |= {"categories": draft.categories, "min_count": min_count, "schema": schema}
+        if draft.skipped:
+            warnings.warn(
+                f"{sum(draft.skipped.values()):,} rows are skipped: {next(iter(draft.skipped))}", stacklevel=3
+            )
+        return replace(cls.from_arrays(draft.train, seed=seed, **how), skipped=draft.skipped)
 
     def checked(self) -> "Federation":
         """This federation, or an error that names the client and what is wrong with it."""
-        if len(self.names) < 2:
-            raise FedSPMError(
-                f"a federation needs at least two clients, this one has {len(self.names)}: "
-                "with fewer there is nobody to route to or learn with"
-            )
-        if few := {name: len(part) for name, part in zip(self.names, self.train, strict=True) if len(part) < 2}:
-            count = ", ".join(f"client {name!r} has {('no rows', 'only one row')[n]}" for name, n in few.items())
-            raise FedSPMError(
-                f"{count} to train on; every client needs at least two besides its test rows: add rows, leave the "
-                "client out, or hold out less (test_fraction)"
-            )
-        shape = self.train[0].x.shape[1:]
-        if self.columns and len(self.columns) != shape[0]:
-            raise FedSPMError(f"{len(self.columns)} columns have names, but rows have shape {tuple(shape)}")
-        for name, part in zip(self.names, self.train, strict=True):
-            if part.x.shape[1:] != shape:
-                raise FedSPMError(
-                    f"client {name!r} has rows of shape {tuple(part.x.shape[1:])}, client {self.names[0]!r} of shape "
-                    f"{tuple(shape)}; all clients need the same shape"
-                )
-            if part.y.unique().numel() == 1:
-                label = self.classes[int(part.y[0])]
-                warnings.warn(
-                    f"client {name!r} has one class only ({label}): a head of its own learns nothing else",
-                    stacklevel=3,
-                )
-        for where, parts in (("training", self.train), ("test", self.test or ())):
-            for name, part in zip(self.names, parts, strict=False):
-                require_finite(part.x, f"client {name!r}, {where} rows")
-        if len(shape) == 1:
-            names = self.columns or [f"feature {k}" for k in range(shape[0])]
-            for sentence in too_coarse([part.x for part in self.train], names):
-                warnings.warn(sentence, stacklevel=3)
-        if len(self.classes) < 2:
-            raise FedSPMError(
-                f"all clients together have one class only ({self.classes[0]}); there is nothing to predict"
-            )
+        require_trainable(self.names, self.classes, self.train, self.test, self.schema)
         return self
+
+    @property
+    def columns(self) -> tuple[str, ...] | None:
+        """Names of the features of vectors, where they have any."""
+        return self.schema.features if self.schema else None
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -205,16 +206,15 @@ class Federation:
     @property
     def range(self) -> list[float]:
         """Smallest and largest value of the training rows."""
-        return [min(float(part.x.min()) for part in self.train), max(float(part.x.max()) for part in self.train)]
+        known = [part.x[~part.x.isnan()] if part.x.isnan().any() else part.x for part in self.train]
+        return [min(float(x.min()) for x in known if len(x)), max(float(x.max()) for x in known if len(x))]
 
     @cached_property
     def fingerprint(self) -> str:
         """Changes when any name, label or value changes: a resumed run checks that its data is still the same."""
         digest = hashlib.sha256("\x1f".join(self.names).encode() + str(self.classes.tolist()).encode())
         for part in (*self.train, *(self.test or ())):
-            digest.update(str(tuple(part.x.shape)).encode() + part.y.numpy().tobytes())
-            if part.x.numel():
-                digest.update(_memory(part.x))
+            part.add_to(digest)
         return digest.hexdigest()[:16]
 
     def without(self, names: Sequence[str]) -> "Federation":
@@ -224,23 +224,22 @@ class Federation:
         kept = [i for i, name in enumerate(self.names) if name not in names]
         truth = self.truth
         if truth is not None:
-            train, test = (tuple(part[i] for i in kept) for part in (truth.train, truth.test))
+            for_training, for_test = (tuple(part[i] for i in kept) for part in (truth.train, truth.test))
             sample = truth.sample
             if sample is not None:
                 sample = sample[:, [i for i in kept if i < sample.shape[1]]]
             naming = None if truth.naming is None else truth.naming[kept]
-            truth = Truth(train, test, truth.mixing[kept], sample, naming)
-        train_parts = tuple(self.train[i] for i in kept)
-        test_parts = self.test and tuple(self.test[i] for i in kept)
-        left = tuple(self.names[i] for i in kept)
-        return Federation(left, self.classes, train_parts, test_parts, truth, self.columns)
+            truth = Truth(for_training, for_test, truth.mixing[kept], sample, naming)
+        train, test = tuple(self.train[i] for i in kept), self.test and tuple(self.test[i] for i in kept)
+        return replace(self, names=tuple(self.names[i] for i in kept), train=train, test=test, truth=truth)
 
-    def arranged(self, columns: Sequence[str]) -> "Federation":
-        """The same rows, with the features in the order of these names."""
-        order = places(columns, self.columns or (), "the federation")
-        train = tuple(Part(part.x[:, order], part.y) for part in self.train)
-        test = self.test and tuple(Part(part.x[:, order], part.y) for part in self.test)
-        return replace(self, train=train, test=test, columns=tuple(columns))
+    def arranged(self, schema: TableSchema) -> "Federation":
+        """The same rows as vectors of another schema, that of a model: columns are matched by name."""
+        if self.schema is None or self.schema == schema:
+            return self
+        recode = functools.partial(reencoded, old=self.schema, new=schema, where="the federation")
+        train, test = tuple(map(recode, self.train)), self.test and tuple(map(recode, self.test))
+        return replace(self, train=train, test=test, schema=schema)
 
     def with_client(self, name: str, train: Part, test: Part) -> "Federation":
         """One more client, the last in order; the true components of a newcomer are not known."""
@@ -248,7 +247,7 @@ class Federation:
             raise FedSPMError(f"there is a client {name!r} already; choose another name")
         tests = (*(self.test or (Part(part.x[:0], part.y[:0]) for part in self.train)), test)
         names, trains = (*self.names, name), (*self.train, train)
-        return Federation(names, self.classes, trains, tests, columns=self.columns).checked()
+        return replace(self, names=names, train=trains, test=tests, truth=None).checked()
 
     def with_validation(self, fraction: float, seed: int) -> "Federation":
         """Hold out a part of every client's training rows and evaluate on it; the test rows are not touched at all."""
@@ -271,7 +270,7 @@ class Federation:
                 f"{max(self.counts)} training rows; choose a larger one"
             )
         truth = self.truth and replace(self.truth, train=tuple(truth_kept), test=tuple(truth_held))
-        return Federation(self.names, self.classes, tuple(kept), tuple(held), truth, self.columns)
+        return replace(self, train=tuple(kept), test=tuple(held), truth=truth)
 
 
 def _path(path: Any, method: str) -> Path:
@@ -281,8 +280,3 @@ def _path(path: Any, method: str) -> Path:
             "from_arrays, client by client, or to from_datasets"
         )
     return Path(path)
-
-
-def _memory(x: Tensor) -> memoryview:
-    channels_last = x.permute(0, 2, 3, 1) if x.ndim == 4 else x
-    return channels_last.contiguous().numpy().data.cast("B")

@@ -17,7 +17,6 @@ from torch import Tensor
 from fedspm.base.errors import DamagedFile, FedSPMError
 
 FORMATS = ("PNG", "JPEG", "WEBP", "BMP", "GIF", "TIFF", "PPM")  # tried in this order; Pillow knows many more
-SERVED = FORMATS[:-1]  # of strangers: Pillow reads PPM as text number by number, 16 MB of it for many seconds
 ENDINGS = (".png", ".jpg", ".jpeg", ".bmp", ".gif", ".tif", ".tiff", ".webp", ".ppm", ".pgm")
 UNIT = (0.0, 1.0)  # smallest and largest value of an image that is read from a file
 Ends = Sequence[float] | None  # smallest and largest value of some rows; None: not known

@@ -1,17 +1,16 @@
 """Rows of one client: how they are encoded for training, and how some are held out."""
 
+import hashlib
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.randomness import torch_generator
-from fedspm.data.arrays import as_classes, as_input, as_rows
 
-Arrays = tuple[Any, Any]  # (x, y): NumPy arrays, tensors or nested lists
+Arrays = tuple[Any, Any]  # (x, y): NumPy arrays, tensors, nested lists, data frames
 
 
 @dataclass(frozen=True, repr=False)
@@ -20,6 +19,7 @@ class Part:
 
     x: Tensor
     y: Tensor
+    weight: Tensor | None = None  # of each row in the supervised loss, 1 on average; None: all weigh the same
 
     def __len__(self) -> int:
         return len(self.y)
@@ -29,15 +29,23 @@ class Part:
         return f"Part({len(self):,} rows of {' × '.join(map(str, self.x.shape[1:]))})"
 
     def take(self, rows: Tensor) -> "Part":
-        return Part(self.x[rows], self.y[rows])
+        return Part(self.x[rows], self.y[rows], None if self.weight is None else self.weight[rows])
+
+    def add_to(self, digest: "hashlib._Hash") -> None:
+        """Shape, labels and values, images channels last, as they lie in memory."""
+        digest.update(str(tuple(self.x.shape)).encode() + self.y.numpy().tobytes())
+        if self.x.numel():
+            channels_last = self.x.permute(0, 2, 3, 1) if self.x.ndim == 4 else self.x
+            digest.update(channels_last.contiguous().numpy().data.cast("B"))
 
     def to(self, device: torch.device) -> "Part":
-        return Part(self.x.to(device), self.y.to(device))
+        return Part(self.x.to(device), self.y.to(device), None if self.weight is None else self.weight.to(device))
 
 
 @dataclass(frozen=True, repr=False)
 class Truth:
-    """What only a constructed federation knows, kept aside for diagnosis: no engine or algorithm is handed it."""
+    """What only a constructed federation knows, kept aside for diagnosis: an engine hands components only
+    to a step that declares `truth`, and nothing else to an algorithm."""
 
     train: tuple[Tensor, ...]  # true component of every training row, one tensor per client
     test: tuple[Tensor, ...]
@@ -48,17 +56,6 @@ class Truth:
     def meant(self, client: int, component: int, label: int) -> int | None:
         """The class that a client's label stands for in one of its true components; None if names are not permuted."""
         return None if self.naming is None else int((self.naming[client, component] == label).nonzero()[0])
-
-
-def encode_test_rows(
-    value: Arrays | None, classes: np.ndarray, name: str, like: Part, columns: tuple[str, ...] | None
-) -> Part:
-    """A client's test rows, of the shape of its training rows `like`; an empty part if none are given."""
-    if value is None:
-        return Part(like.x[:0], like.y[:0])
-    where = f"client {name!r}, test rows"
-    x, y = as_rows(value, where, columns)
-    return Part(as_input(x, like.x.shape[1:], where), as_classes(y, classes, where))
 
 
 def split_part(part: Part, fraction: float, key: tuple[int, str]) -> tuple[Part, Part]:

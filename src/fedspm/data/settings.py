@@ -15,11 +15,20 @@ OWN = "own"  # data.name of somebody's own data, which lies at data.path
 IN_MEMORY = "arrays"  # data.name of a model that was fitted on arrays
 DIVIDED = {  # data that comes divided over clients, and how
     "fed-isic2019": "fed-isic2019 comes divided (a client is a center)",
+    "heart-disease": "heart-disease comes divided (a client is a hospital)",
     OWN: "your own data is divided already",
     IN_MEMORY: "a Federation is divided already",
 }
 CONSTRUCTED = ("clients", "true_components", "alpha_inter", "alpha_intra")  # what divides a pool of images
-OF_TABLES = ("client_column", "label_column", "image_column", "split_column", "ignore")  # how own tables are read
+OF_TABLES = (
+    "client_column",
+    "label_column",
+    "image_column",
+    "split_column",
+    "ignore",
+    "categories",
+    "skip",
+)  # how own tables are read
 
 
 class Data(Strict):
@@ -28,7 +37,7 @@ class Data(Strict):
     name: str = Field(
         "fashion-sample",
         description="fashion-sample (10,000 images, ships with the package), fashion-mnist, cifar10, cifar100, "
-        "fed-isic2019, one of a plugin, or the path of your own data",
+        "fed-isic2019, heart-disease (ships with the package), one of a plugin, or the path of your own data",
     )
     path: Path | None = Field(None, description="folder or archive of the data set, if it is not found by itself")
     clients: int = Field(8, ge=2, description="m, number of clients")
@@ -47,6 +56,8 @@ class Data(Strict):
     image_column: str | None = Field(None, description="your own table: path of an image, relative to the table")
     split_column: str | None = Field(None, description="your own table: train or test")
     ignore: Names = Field((), description="your own table: columns that are left out")
+    categories: Names = Field((), description="your own table: columns whose numbers stand for levels, not amounts")
+    skip: bool = Field(False, description="leave rows and images of your own data out that cannot be read")
     without: Names = Field((), description="clients that are left out; `fedspm remove` adds to it")
     joined: dict[str, Path] = Field({}, description="clients that came later and their data; see `fedspm onboard`")
 
@@ -72,7 +83,14 @@ class Data(Strict):
     @property
     def reading(self) -> ReadOptions:
         return ReadOptions(
-            self.client_column, self.label_column, self.image_column, self.split_column, self.ignore, self.size
+            self.client_column,
+            self.label_column,
+            self.image_column,
+            self.split_column,
+            self.ignore,
+            self.categories,
+            self.skip,
+            self.size,
         )
 
     @field_validator("path", "joined")
@@ -101,5 +119,5 @@ def meaningless(data: str) -> dict[str, set[str]]:
     """Settings that divide images over clients and shift them: data that comes divided has no use for them."""
     if data not in DIVIDED:
         return {}
-    division = {*CONSTRUCTED} if data == OWN else {*CONSTRUCTED, "test_fraction"}
+    division = {*CONSTRUCTED} if data in (OWN, "heart-disease") else {*CONSTRUCTED, "test_fraction"}
     return {"data": division, "shift": set(Shift.model_fields)}

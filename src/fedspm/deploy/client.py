@@ -7,8 +7,9 @@ from pathlib import Path
 
 from flwr.app import Context
 
+from fedspm.engines.flower.contract import SiteConfig
 from fedspm.engines.flower.server import client_app
-from fedspm.engines.flower.site import Site, SiteConfig
+from fedspm.engines.flower.site import Site
 
 
 def _site(context: Context) -> Site:

@@ -65,7 +65,7 @@ def loopback(
         for site in site_configs(federation, algorithm, folder / "sites", "cpu"):
             place = Path(site.rows).parent
             site = site.model_copy(update={"algorithms": algorithms or site.algorithms})  # noqa: PLW2901
-            write_atomically(place / "site.toml", tomli_w.dumps(site.model_dump(mode="json")))
+            write_atomically(place / "site.toml", tomli_w.dumps(site.model_dump(mode="json", exclude_none=True)))
             public = make_key(place / "key")
             flwr(folder / "server" / "operator", "supernode", "register", str(public), CONNECTION, "--name", site.name)
             net.sites[site.name] = place / "site.toml"

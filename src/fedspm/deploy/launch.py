@@ -68,12 +68,12 @@ def train_across_sites(
 
 
 def resume_across_sites(
-    run: Path, superlink: str, certificates: Path | None, say: Callable[[str], None], encoders: Sequence[str] = ()
+    run: Path, superlink: str, certificates: Path | None, say: Callable[[str], None], allowed: Sequence[str] = ()
 ) -> Run:
-    """Go on with a run after its last complete round. `encoders` from outside FedSPM may run their code."""
+    """Go on with a run after its last complete round. What is `allowed` and not part of FedSPM may run its code."""
     if not (run / "config.toml").exists():
         raise FedSPMError(f"{run} is not a run: it has no config.toml")
-    Run(run, encoders).require_allowed()
+    Run(run, allowed).require_allowed()
     return _launch_and_follow(run, superlink, certificates, say)
 
 

@@ -23,6 +23,7 @@ from flwr.supercore.runtime import RuntimeHttpClient
 from flwr.supernode.cli.flower_supernode import flower_supernode
 from flwr.supernode.runtime.run_clientapp import pull_task_input, push_message, push_task_output
 
+from fedspm.base.printable import printable
 from fedspm.base.threads import keep_freed_memory
 from fedspm.deploy.polling_patch import (
     Backoff,
@@ -30,7 +31,8 @@ from fedspm.deploy.polling_patch import (
     poll_messages_sooner,
     poll_parts_sooner,
 )
-from fedspm.engines.flower.site import Site, SiteConfig
+from fedspm.engines.flower.contract import SiteConfig
+from fedspm.engines.flower.site import Site
 
 
 def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | None, port: int) -> None:
@@ -38,6 +40,7 @@ def run_node(site: Path, superlink: str, certificates: Path | None, key: Path | 
     os.umask(0o077)  # whatever Flower writes is the site's own, too
     worker = Worker(Site(SiteConfig.read(site)), f"127.0.0.1:{port}")
     worker.site.rows  # noqa: B018  (report now what is wrong with them)
+    worker.site.ledger.entries()  # and with what it has written down
     keep_freed_memory()
     threading.Thread(target=worker.run, name="fedspm-site", daemon=True).start()
     poll_messages_sooner()
@@ -68,7 +71,7 @@ class Worker:
                 else:
                     backoff.wait()
             except Exception as error:  # the SuperNode is starting or stopping, or a message was withdrawn
-                print(f"fedspm: {error!r}", file=sys.stderr, flush=True)
+                print(printable(f"fedspm: {error!r}"), file=sys.stderr, flush=True)
                 time.sleep(1.0)
 
     def _take(self, token: str) -> None:

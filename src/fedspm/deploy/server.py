@@ -14,9 +14,17 @@ from flwr.serverapp import Grid, ServerApp
 from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import write_atomically
+from fedspm.base.printable import printable
 from fedspm.deploy.launch import LOG, outcome_of
 from fedspm.deploy.polling_patch import poll_parts_sooner
-from fedspm.engines.flower.handshake import Introduction, agreed_columns, agreed_task, by_name, introduce, require_rows
+from fedspm.engines.flower.handshake import (
+    Introduction,
+    agreed_task,
+    by_name,
+    introduce,
+    require_rows,
+    require_shares,
+)
 from fedspm.engines.flower.server import FlowerEngine
 from fedspm.engines.flower.transport import Post, Waiting
 from fedspm.runs.config import Config
@@ -58,7 +66,7 @@ class Log(Callback):
 
     def __call__(self, line: str) -> None:
         with self._path.open("a", encoding="utf-8") as file:
-            file.write(f"{time.strftime('%H:%M:%S')} {line}\n")
+            file.write(f"{time.strftime('%H:%M:%S')} {printable(line)}\n")
 
     def on_round_end(self, training: Training) -> None:
         self(f"round {training.round} done")
@@ -73,7 +81,7 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
     poll_parts_sooner()
     torch.set_num_threads(1)  # as every engine: the bits must not depend on the machine's cores
     config = Run(folder).config
-    run = Run(folder, config.encoders)  # which the operator has named, or allowed to resume with
+    run = Run(folder, config.outside_names)  # which the operator has named, or allowed to resume with
     post = Post(grid, Waiting(config.sites.wait, config.sites.min_clients, POLL))
     soon = time.monotonic() + ENDING  # whoever follows the run looks at the lock now and then, too
     with run.locked(lambda: time.monotonic() < soon):
@@ -87,12 +95,12 @@ def serve_run(grid: Grid, folder: Path, log: Log) -> None:
             sites = gather(post, config, log)
             nodes = {name: site.node for name, site in sites.items()}
             task, classes = agreed_task(sites, config.sites.names)
-            columns = agreed_columns(sites, config.sites.names)
+            for name, why in (task.schema.dropped if task.schema else {}).items():
+                log(f"column {name!r} is left out: it {why}")
             algorithm = build_algorithm(config, task)
-            run.describe(site_manifest(algorithm, classes, all(site.pixels for site in sites.values()), columns))
+            run.describe(site_manifest(algorithm, classes, all(site.pixels for site in sites.values())))
         algorithm = run.algorithm()
-        classes, columns, most = np.asarray(run.classes), run.manifest.get("columns"), config.sites.max_update
-        engine = FlowerEngine(post, algorithm, classes, run.id, nodes, log, columns=columns, max_update=most)
+        engine = FlowerEngine(post, algorithm, np.asarray(run.classes), run.id, nodes, log)
         checkpoint = run.latest() if run.has_checkpoint() else None
         if checkpoint is None:
             log("the start: statistics of x and the first components, some tens of short exchanges; then round 1")
@@ -121,4 +129,5 @@ def gather(post: Post, config: Config, log: Callable[[str], None]) -> dict[str, 
             missing = ", ".join(name for name in wanted if name not in found)
             raise FedSPMError(f"these sites did not come within {config.sites.wait:g} s: {missing}")
         time.sleep(POLL)
+    require_shares(found, config.sites.max_share)
     return found

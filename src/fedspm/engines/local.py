@@ -4,6 +4,7 @@ Workers are threads: PyTorch leaves the interpreter's lock while it computes, so
 and the program without a copy. Each computes with one thread of its own.
 """
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from functools import partial
@@ -23,7 +24,9 @@ from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
 from fedspm.federated.exchange import Answer, ClientStep
 from fedspm.federated.gate import Taken, require_step, take_step
-from fedspm.federated.replies import Reply, merge
+from fedspm.federated.replies import Reply
+from fedspm.federated.robust.merging import Merging, note_suspicion
+from fedspm.federated.steps import Step
 from fedspm.federated.traffic import Traffic
 from fedspm.federated.transforms import decode
 from fedspm.nn.sgd import Solver, minimise
@@ -51,9 +54,10 @@ class LocalEngine:
         self.federation = federation
         self.device = torch.device(choose_device(device))
         self.workers = cores() if workers == "auto" else int(workers)
+        self.privates: dict[str, Tensors] = {}
         self.begin_round(0)
         self.releases = Releases()
-        self.privates: dict[str, Tensors] = {}
+        self.repeated: Counter[str] = Counter()
         self._seed = seed
         self._threads_before = torch.get_num_threads()
         torch.set_num_threads(1)  # the server's own arithmetic too: its bits must not depend on the machine's cores
@@ -62,6 +66,7 @@ class LocalEngine:
         self._at_once = clients_at_once
         self._steps = one_core_threads(self.workers * clients_at_once, "fedspm-step")  # started as they are needed
         self.data = [(part.x.to(self.device), part.y.to(self.device)) for part in federation.train]
+        self._weights = [None if part.weight is None else part.weight.to(self.device) for part in federation.train]
 
     def __enter__(self) -> "LocalEngine":
         return self
@@ -76,11 +81,14 @@ class LocalEngine:
     def begin_round(self, number: int, participants: Sequence[int] | None = None) -> None:
         """From here on, exchanges belong to this round and reach these clients; without a choice, all."""
         self.round = number
+        self._before = dict(self.privates)  # states are never changed in place
         self.invite_all()
         if participants is not None:
             self.participants = participants
         self.traffic = Traffic()
-        self.absent: dict[str, str] = {}  # in process everybody answers
+        self.absent: dict[str, str] = {}  # in process everybody answers, and some are refused
+        self.refused: dict[str, str] = {}
+        self.suspicion: dict[str, float] = {}
 
     def invite_all(self) -> None:
         self.participants = range(len(self.federation.names))
@@ -91,6 +99,10 @@ class LocalEngine:
 
     def private_states(self) -> dict[str, Tensors]:
         return self.privates
+
+    def undo_round(self) -> None:
+        """Put private states back to before this round, which is done again."""
+        self.privates = dict(self._before)
 
     def restore(self, round: int, privates: Mapping[str, Tensors]) -> None:
         """Go on from a checkpoint."""
@@ -107,27 +119,51 @@ class LocalEngine:
         there, told = self.send(shared), self.send(arguments)
 
         def take(i: int, solver: Solver = minimise) -> tuple[Taken, Reply]:
-            client = self._client(i, self.privates[self.federation.names[i]], solver, declared.rows)
+            client = self._client(i, self.privates[self.federation.names[i]], solver, declared.rows, declared.truth)
             try:
                 taken = take_step(step, declared, client, there, told)
-                if not algorithm.transforms:
-                    return taken, taken.reply
-                return taken, decode(algorithm.transforms, declared, there, taken.reply)
+                return taken, self.read(algorithm, declared, client, there, taken.reply)
             except (TrainingFailed, Refused) as error:
                 raise type(error)(f"{self._where(client, declared.name)}: {error}") from error
             except Exception as error:  # of somebody's own method or encoder: its traceback is what they need
                 error.add_note(f"fedspm: {self._where(client, declared.name)}")
                 raise
 
-        merged: Reply | None = None
+        merging = Merging(algorithm, declared, shared)
+        refused: dict[str, str] = {}
+        sizes: dict[str, int] = {}
         for i, (taken, reply) in zip(self.participants, self._taken(take), strict=True):
             name = self.federation.names[i]
-            self.privates[name] = taken.private
+            self.privates[name] = taken.private  # as at a site, which does not know what becomes of its reply
             if taken.noised:
                 self.releases.add([name], taken.noised)
-            self.traffic.of[name] += taken.reply.nbytes
-            merged = merge(merged, name, reply)
-        return merged  # type: ignore[return-value]
+            self.repeated += Counter({name: taken.repeated})
+            sizes[name] = taken.reply.nbytes
+            try:
+                merging.check(name, reply)
+                merging.add(name, reply)
+            except Refused as error:
+                refused[name] = str(error)
+        refused |= merging.refuse()
+        note_suspicion(self.suspicion, merging)
+        self._require_enough(declared, refused)
+        self.leave_out({name: f"client {name!r}, step {declared.name}: {why}" for name, why in refused.items()})
+        self.traffic.receive({name: size for name, size in sizes.items() if name not in refused})
+        return merging.result()  # type: ignore[return-value]
+
+    def read(self, algorithm: Algorithm, step: Step, client: Client, shared: Tensors, reply: Reply) -> Reply:
+        """A reply as the server reads it."""
+        return decode(algorithm.transforms, step, shared, reply)
+
+    def leave_out(self, refused: Mapping[str, str]) -> None:
+        self.absent |= refused
+        self.refused |= refused
+
+    def _require_enough(self, step: Step, refused: dict[str, str]) -> None:
+        """A round goes on without the replies that are refused; the start does not, nor a round of nobody."""
+        if refused and (step.when != "round" or len(refused) == len(self.participants)):
+            name, why = next(iter(refused.items()))
+            raise TrainingFailed(f"client {name!r}, round {self.round}, step {step.name}: {why}")
 
     def _where(self, client: Client, step: str) -> str:
         return f"client {client.name!r}, round {self.round}, step {step}"
@@ -163,12 +199,17 @@ class LocalEngine:
         while waiting:
             yield waiting.pop(0).result()
 
-    def _client(self, i: int, private: Tensors, solver: Solver = minimise, rows: str = "train") -> Client:
-        x, y = self.data[i]
+    def _client(
+        self, i: int, private: Tensors, solver: Solver = minimise, rows: str = "train", truth: bool = False
+    ) -> Client:
+        (x, y), weight = self.data[i], self._weights[i]
         if rows == "test":
             assert self.federation.test is not None, "a step over test rows of a federation that has none"
             x, y = (part.to(self.device) for part in (self.federation.test[i].x, self.federation.test[i].y))
-        return Client(self.federation.names[i], i, x, y, private, self.round, self._seed, solver)
+            weight = None
+        component = self.federation.truth.train[i] if truth and self.federation.truth else None
+        name = self.federation.names[i]
+        return Client(name, i, x, y, private, self.round, self._seed, solver, weight=weight, component=component)
 
 
 def choose_device(wanted: str) -> str:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
         run_experiments,
     )
     from fedspm.experiments.select_components import Choice, choose_components
+    from fedspm.experiments.tuning.tune import Tuning, tune
 
 __all__ = [
     "EXPERIMENTS",
@@ -31,6 +32,7 @@ __all__ = [
     "Progress",
     "Selection",
     "TerminalProgress",
+    "Tuning",
     "Unfinished",
     "choose_components",
     "compare",
@@ -38,6 +40,7 @@ __all__ = [
     "load_plan",
     "run_experiment",
     "run_experiments",
+    "tune",
 ]
 
 _HOME = {
@@ -47,6 +50,7 @@ _HOME = {
     "plan": ("EXPERIMENTS", "Panel", "Plan", "Selection", "load_plan"),
     "runner": ("ExperimentResult", "ExperimentStatus", "list_experiments", "run_experiment", "run_experiments"),
     "select_components": ("Choice", "choose_components"),
+    "tuning.tune": ("Tuning", "tune"),
 }
 
 

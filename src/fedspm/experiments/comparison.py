@@ -1,7 +1,7 @@
 """`fedspm compare`: methods over seeds on the same data, and the tables that compare them."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -9,6 +9,7 @@ from fedspm.algorithms import BASELINES, algorithm_named
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import write_atomically
 from fedspm.experiments.cell import Cell
+from fedspm.experiments.federate import METHODS, Row, baseline_rows, learn_baselines, method_row, page, sentences
 from fedspm.experiments.grid import run_grid
 from fedspm.experiments.grid_progress import SILENT, Progress
 from fedspm.experiments.statistics import Method
@@ -30,18 +31,21 @@ def compare(
     jobs: int | None = None,
     progress: Progress = SILENT,
     command: str = FROM_PYTHON,
+    baselines: bool = False,
 ) -> "Comparison":
     """Train methods on the same data from the same start, one run folder per method and seed, and write the tables.
 
     `algorithms` are names as in `fedspm compare --algorithms`; None is the paper's table. `settings` are nested tables,
     as in a configuration file. `jobs` trainings run at a time, one per core if it is None. What is finished in `out` is
-    not trained again. `command` is what the tables say made them.
+    not trained again. `command` is what the tables say made them. With `baselines` scikit-learn's learners are compared
+    as well, each client alone and pooled: should I federate? None is then local, FedAvg, FedDRM and FedSPM.
     """
-    cells = comparison_cells(settings or {}, paper_rows() if algorithms is None else algorithms, seeds, Path(out))
+    usual = METHODS if baselines else paper_rows()
+    cells = comparison_cells(settings or {}, usual if algorithms is None else algorithms, seeds, Path(out))
     return run_grid(
         cells,
         slowest_first(cells),
-        lambda: write_comparison(Path(out), cells, command),
+        lambda: write_comparison(Path(out), cells, command, baselines),
         jobs=jobs,
         command=command,
         progress=progress,
@@ -62,7 +66,7 @@ def comparison_cells(
     for seed in require_different("seeds", seeds):
         for row, known in options.items():
             config = resolve({**settings, "options": known}, row_settings(row), {"seed": seed})
-            algorithm_named(config.algorithm).checked_options(config)
+            config.checked_options(algorithm_named(config.algorithm).Options)
             cells.append(Cell(row, config, folder / "runs" / f"{row}-seed{seed}"))
     return cells
 
@@ -105,10 +109,13 @@ class Comparison:
 
     methods: list[Method]
     missing: str
+    rows: list[Row] = field(default_factory=list)  # with baselines: scikit-learn's learners, and the methods
+    sentences: list[str] = field(default_factory=list)  # … and what follows from them
 
 
-def write_comparison(folder: Path, cells: Sequence[Cell], command: str) -> Comparison:
-    """table.md, table.csv, table.tex, curves.png, curves.svg and cells.jsonl of all cells that are finished."""
+def write_comparison(folder: Path, cells: Sequence[Cell], command: str, baselines: bool = False) -> Comparison:
+    """table.md, table.csv, table.tex, curves.png, curves.svg and cells.jsonl of all cells that are finished; with
+    baselines also federate.md."""
     done = [cell for cell in cells if cell.finished()]
     missing = ", ".join(cell.name for cell in cells if cell not in done)
     records = [record(cell) for cell in done]
@@ -121,4 +128,9 @@ def write_comparison(folder: Path, cells: Sequence[Cell], command: str) -> Compa
         figure = comparison_curves({method.title: method.curves for method in methods})
         for kind in ("svg", "png"):
             write_atomically(folder / f"curves.{kind}", rendered(figure, kind))
-    return Comparison(methods, missing)
+    if not (methods and baselines):
+        return Comparison(methods, missing)
+    rows = [*baseline_rows(learn_baselines(done, folder)), *map(method_row, methods)]
+    said = sentences(rows)
+    write_atomically(folder / "federate.md", page(rows, said, command))
+    return Comparison(methods, missing, rows, said)

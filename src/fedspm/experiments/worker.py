@@ -53,7 +53,7 @@ def train_cell(folder: Path, config: Config, command: str, reporter: RoundReport
     with Run(folder).locked(lambda: not reporter.stopping):
         checkpoint = None
         if (folder / "manifest.json").exists():
-            run = Run.open(folder, config.encoders)
+            run = Run.open(folder, config.outside_names)
             refuse_other_settings(run, config)
             checkpoint, federation = run.resume()
             run.extend(config.rounds, command)

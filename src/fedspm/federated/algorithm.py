@@ -9,32 +9,36 @@ from typing import Any, ClassVar, Literal
 
 import torch
 from jaxtyping import Float, Int
-from pydantic import ValidationError
 from torch import Tensor, nn
 
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.base.randomness import torch_generator
-from fedspm.base.schema import Strict, problem
+from fedspm.base.schema import Strict
 from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
 from fedspm.federated.exchange import Exchange
 from fedspm.federated.replies import Mean, PerClient
 from fedspm.federated.settings import EM, FASTEST, OF_IMAGES, PULL, Block, Predictor, Router, Settings
+from fedspm.federated.standardising import feature_sums, mean_and_scale, standardised
 from fedspm.federated.steps import Step, step, steps_of
-from fedspm.federated.task import Task
+from fedspm.federated.task import Task, public_input
 from fedspm.federated.transforms import transforms_of
-from fedspm.federated.uploads import EVALUATION, Count, Squares, Sum
+from fedspm.federated.uploads import DESCRIPTION, EVALUATION
 from fedspm.nn.build_encoder import build_encoder
 from fedspm.nn.encoder import Encoder
-from fedspm.nn.normalisation import per_channel
 from fedspm.nn.sgd import Batch, chunks
 
 INPUT = ("input.mean", "input.scale")  # how rows are standardised
 
 
+def without_noise(algorithm: "Algorithm") -> bool:
+    """Unless `privacy.noise` is set."""
+    return not algorithm.settings.privacy.noise
+
+
 def prepares_for_evaluation(algorithm: "Algorithm") -> bool:
-    """If the method defines it."""
-    return algorithm.personalises()
+    """If the method defines it, or `privacy.noise` is set."""
+    return algorithm.personalises() or not without_noise(algorithm)
 
 
 class Algorithm(ABC):
@@ -64,23 +68,11 @@ class Algorithm(ABC):
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         self.settings = settings
         self.task = task
-        self.options = self.checked_options(settings)
+        self.options = settings.checked_options(self.Options)
         self.schedule = settings.schedule  # rounds of annealing
         self.transforms = transforms_of(settings)
         self.encoders: list[Encoder] = []
         self._networks = networks or {}
-
-    @classmethod
-    def checked_options(cls, settings: Settings) -> Any:
-        known = cls.Options.model_fields
-        for key in settings.options:
-            if key not in known:
-                names = ", ".join(known) or "none"
-                raise FedSPMError(f"{settings.algorithm} has no option {key!r}; its options are: {names}")
-        try:
-            return cls.Options.model_validate(settings.options)
-        except ValidationError as error:
-            raise FedSPMError(f"options.{problem(error, cls.Options)}") from error
 
     def encoder(self, role: Literal["predictor", "router"], copies: int) -> Encoder:
         """The encoder of a role: the network that was given for it, or the one that the settings name."""
@@ -130,35 +122,36 @@ class Algorithm(ABC):
 
     def sent(self, state: Tensors) -> Tensors:
         """What clients are sent of the server's state: all but what is `server_only`."""
-        if not self.server_only:
-            return state
         return {name: value for name, value in state.items() if name.split(".")[0] not in self.server_only}
 
     # -- server ------------------------------------------------------------------------------------------------------
 
     def start(self, exchange: Exchange) -> Tensors:
         """The shared state before round 0. Algorithms add their parameters to the standardising statistics."""
+        if not without_noise(self):
+            return dict(zip(INPUT, public_input(self.task, self.settings.privacy), strict=True))
         totals = exchange(self.describe, {}).totals()
-        count = totals["count"].clamp_min(1)
-        mean = totals["sum"] / count
-        scale = (totals["square"] / count - mean.square()).clamp_min(0).sqrt()
-        scale = torch.where(scale > 1e-7 * mean.abs(), scale, 1.0)  # a constant feature becomes zero
-        if totals["count"] == 0:
-            warnings.warn(
-                f"no client has {self.settings.min_count} rows (min_count): x is not standardised", stacklevel=2
-            )
+        if not totals["count"].any():
+            warnings.warn("no client has as many rows as min_count: x is not standardised", stacklevel=2)
+        mean, scale = mean_and_scale(**totals)
         return {"input.mean": mean.float(), "input.scale": scale.float()}
 
     def steps_in_use(self) -> dict[str, Step]:
         """The steps that a run with these settings asks for: a site answers no others. With noise nothing leaves in
         full after training: ε would not cover it."""
-        late = bool(self.settings.privacy.noise)
-        uncovered = {name for name, step in self.steps.items() if late and step.exact and step.when == "after training"}
-        return {name: step for name, step in self.steps.items() if step.used(self) and name not in uncovered}
+        left_out = None if without_noise(self) else "after training"
+        used = {name: step for name, step in self.steps.items() if step.used(self)}
+        return {name: step for name, step in used.items() if not (step.exact and step.when == left_out)}
 
     @abstractmethod
     def server_round(self, shared: Tensors, exchange: Exchange) -> Tensors:
         """One round of training: the new state of the server, most of which is shared with the clients."""
+
+    def prepared(self, shared: Tensors, exchange: Exchange) -> Tensors:
+        """The state as it is evaluated, saved and served. Training goes on as if nothing had been prepared."""
+        if self.personalises():
+            exchange(self.personalise, shared)
+        return shared
 
     def participants(self, round: int) -> list[int]:
         """The clients of a round, in order: all, or `clients_per_round` of them, each as likely as the others."""
@@ -190,19 +183,12 @@ class Algorithm(ABC):
         """The private state of a client before its first step."""
         return {}
 
-    @step(
-        when="start", uploads={"count": Count(of="values"), "sum": Sum(), "square": Squares(sum="sum", count="count")}
-    )
+    @step(when="start", used=without_noise, uploads=DESCRIPTION)
     def describe(self, client: Client, shared: Tensors) -> tuple[Mean, Tensors]:
-        """Count, sum and sum of squares of every channel or feature, from at least `min_count` rows."""
-        x = client.x if client.n >= self.settings.min_count else client.x[:0]
-        over = (0, 2, 3) if x.ndim == 4 else (0,)
-        total, square = torch.zeros(2, x.shape[1], dtype=torch.float64)
-        for piece in x.split(1024):
-            total += piece.cpu().double().sum(over)
-            square += piece.cpu().double().square().sum(over)
-        count = torch.tensor(x.numel() / x.shape[1], dtype=torch.float64)
-        return Mean(1, count=count, sum=total, square=square), client.private
+        """Count, sum and sum of squares of every channel or feature, each from at least `min_count` known values; of
+        what is 0 or 1 by construction, none where fewer rows are 1, or fewer are 0, but some."""
+        flags = self.task.schema.flags if self.task.schema else ()
+        return Mean(1, **feature_sums(client.x, self.settings.min_count, flags)), client.private
 
     def local_solver(
         self,
@@ -226,9 +212,10 @@ class Algorithm(ABC):
         """
         block: Block = getattr(self.settings, encoder.role)
         rate = self.round_rate(encoder.role, client.round) if learning_rate is None else learning_rate
-        return client.solver(
+        return client.descend(
+            step,
             parameters,
-            objective,
+            client.weighted(objective, encoder.role),
             client.batches(step, block.batch_size, block.steps, constants, **extra),
             learning_rate=rate,
             momentum=block.momentum if momentum is None else momentum,
@@ -237,23 +224,15 @@ class Algorithm(ABC):
         )
 
     def standardise(self, shared: Tensors, x: Float[Tensor, "n *shape"]) -> Float[Tensor, "n *shape"]:
-        """(x − mean) / scale in one pass"""
-        factor = 1 / shared["input.scale"]
-        offset = -shared["input.mean"] * factor
-        if x.ndim == 4:
-            factor, offset = per_channel(factor, x), per_channel(offset, x)
-        return torch.addcmul(offset, x, factor)
+        """(x − mean) / scale in one pass; what is missing counts as the mean"""
+        return standardised(x, shared["input.mean"], shared["input.scale"], self.task.schema is not None)
 
     @step(when="evaluation", uploads={}, used=prepares_for_evaluation)
     def personalise(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """What a client does on its own before it is evaluated; nothing of it leaves. By default nothing."""
         return PerClient.of(client.name), client.private
 
-    @step(
-        when="evaluation",
-        rows="test",
-        uploads=EVALUATION,
-    )
+    @step(when="evaluation", rows="test", used=without_noise, uploads=EVALUATION)
     @torch.no_grad()
     def evaluate(self, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
         """What a client tells of its own test rows, if it has at least `min_count`: how many, how many it labels right
@@ -263,9 +242,8 @@ class Algorithm(ABC):
         for x, y in zip(chunks(client.x[:shown]), chunks(client.y[:shown]), strict=True):
             if len(y):
                 embedding = self.embed(shared, x)
-                right += int(
-                    (self.local_probabilities(client.index, client.private, shared, embedding).argmax(1) == y).sum()
-                )
+                probabilities = self.local_probabilities(client.index, client.private, shared, embedding)
+                right += int((probabilities.argmax(1) == y).sum())
                 if (scores := self.log_scores(shared, embedding)) is not None:
                     routed += torch.bincount(scores.argmax(1).cpu(), minlength=len(routed))
         told = {"rows": torch.tensor(shown), "right": torch.tensor(right), "routed": routed}
@@ -282,6 +260,10 @@ class Algorithm(ABC):
     def mixing_of(self, private: Tensors) -> Float[Tensor, " c"] | None:
         """How a client mixes hidden components; None if none were found."""
         return None
+
+    def notes_of(self, private: Tensors) -> dict[str, float]:
+        """Figures that a client notes of itself; in process the metrics have the largest of all clients."""
+        return {}
 
     # -- inference ---------------------------------------------------------------------------------------------------
 

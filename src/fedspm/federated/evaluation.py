@@ -1,8 +1,10 @@
 """System, average and routing accuracy, the same way for every algorithm.
 
 `system_accuracy` and `balanced_accuracy` are of the system's answers to everybody's test rows; `average_accuracy`,
-`average_balanced_accuracy`, `worst_client_accuracy` and, in a client's row, `accuracy` and `balanced_accuracy` are of
-the clients' own answers. Balanced accuracy is the mean of the classes' recalls: guessing the commonest is no help.
+`average_balanced_accuracy`, `worst_client_accuracy` and, in a client's row, `accuracy` are of the clients' own answers.
+Balanced accuracy is the mean of the classes' recalls: guessing the commonest is no help. `scores` has the metrics of
+`fedspm.federated.metrics` for both, `system` and `own`, over all rows and in every client's row. A method that cannot
+route says what most clients say, and its probabilities are the mean of theirs.
 `log_likelihood` is the mean of log P_i(y | x) under the rows' own clients, and `predictive_log_likelihood` that of
 log P(i, y | x) = log P(i | x) + log P_i(y | x), which does not depend on the gauge of the density ratios.
 """
@@ -21,6 +23,7 @@ from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
 from fedspm.data.part import Part
 from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.metrics import CURVES, LARGEST, balanced_accuracy, component_agreement, routing_metrics, scores
 from fedspm.nn.sgd import CHUNK, chunks
 
 NAMED = 8  # rows that an error names
@@ -64,35 +67,27 @@ class Model:
             answer[mine] = self.local(i, {name: value[mine] for name, value in embedding.items()})
         return answer
 
-    def votes(self, embedding: Tensors) -> Float[Tensor, "n k"]:
-        """Shares of the clients' votes for each class, one vote per client: a method that cannot route is evaluated
-        by majority voting, as in the paper."""
-        clients = self.algorithm.task.clients
-        votes: Tensor | int = 0
-        for i in range(clients):
-            votes = votes + one_hot(self.local(i, embedding).argmax(1), self.algorithm.task.classes)
-        return torch.as_tensor(votes) / clients
+    def everybody(self, embedding: Tensors) -> tuple[Float[Tensor, "n k"], Float[Tensor, "n k"]]:
+        """Shares of the clients' votes for each class, and the mean of their probabilities: what a method that cannot
+        route answers. By majority voting it is evaluated, as in the paper. Every client weighs the same in both:
+        nothing says that a large one is the right one."""
+        votes, total = torch.zeros(2, 1)
+        for i in range(self.algorithm.task.clients):
+            said = self.local(i, embedding)
+            votes = votes.to(said) + one_hot(said.argmax(1), self.algorithm.task.classes)
+            total = total.to(said) + said
+        return votes / self.algorithm.task.clients, total / self.algorithm.task.clients
 
     def answer(self, embedding: Tensors) -> tuple[Float[Tensor, "n m"] | None, Float[Tensor, "n k"]]:
-        """The posterior over clients and the routed clients' class probabilities; without routing None and `votes`."""
+        """The posterior over clients and the class probabilities of the client that each row is routed to; without
+        routing None and the mean over all clients."""
         posterior = self.posterior(embedding)
         if posterior is None:
-            return None, self.votes(embedding)
+            return None, self.everybody(embedding)[1]
         return posterior, self.routed(posterior.argmax(1), embedding)
 
     def probabilities(self, embedding: Tensors) -> Float[Tensor, "n k"]:
-        """Class probabilities: of the client that a row is routed to, or the mean over all clients without routing.
-
-        In that mean every client weighs the same, as in `votes`: nothing says that a large client is the right one.
-        """
-        posterior = self.posterior(embedding)
-        if posterior is not None:
-            return self.routed(posterior.argmax(1), embedding)
-        clients = self.algorithm.task.clients
-        total = self.local(0, embedding)
-        for i in range(1, clients):
-            total = total + self.local(i, embedding)
-        return total / clients
+        return self.answer(embedding)[1]
 
 
 def require_finite_answers(found: Float[Tensor, "n *_"], what: str, called: Sequence[str] | None = None) -> None:
@@ -114,7 +109,8 @@ class Predictions:
     y: Int[Tensor, " n"]
     system: Int[Tensor, " n"]  # predicted classes; argmax takes the smallest class of a tie
     own: Int[Tensor, " n"]
-    log_own: Float[Tensor, " n"]  # log P_i(y | x) under the row's own client
+    p_system: Float[Tensor, "n k"]  # of the system
+    p_own: Float[Tensor, "n k"]  # P_i(· | x) under the row's own client
     routed: Int[Tensor, " n"] | None
     log_home: Float[Tensor, " n"] | None  # log P(i | x) of the row's own client
 
@@ -123,22 +119,61 @@ class Predictions:
 def ask(model: Model, home: Int[Tensor, " n"], x: Tensor, y: Tensor) -> Predictions:
     """`home` are the rows' own clients."""
     embedding = model.embed(x)
-    posterior, system = model.answer(embedding)
-    own = model.routed(home.to(system.device), embedding).cpu()
-    log_own = own.gather(1, y[:, None])[:, 0].clamp_min(SMALLEST).log()
+    posterior = model.posterior(embedding)
     routed = log_home = None
-    if posterior is not None:
+    if posterior is None:
+        system, p_system = model.everybody(embedding)
+    else:
         posterior = posterior.cpu()
         routed, log_home = posterior.argmax(1), posterior.gather(1, home[:, None])[:, 0].clamp_min(SMALLEST).log()
-    return Predictions(y, system.argmax(1).cpu(), own.argmax(1), log_own, routed, log_home)
+        system = p_system = model.routed(routed.to(x.device), embedding)
+    own = model.routed(home.to(system.device), embedding).cpu()
+    return Predictions(y, system.argmax(1).cpu(), own.argmax(1), p_system.cpu(), own, routed, log_home)
 
 
-def evaluate(model: Model, federation: Federation, map: Map = map) -> dict[str, Any]:
-    """All metrics on the federation's test rows, ready for JSON."""
+def evaluate(model: Model, federation: Federation, map: Map = map, full: bool = False) -> dict[str, Any]:
+    """All metrics on the federation's test rows, ready for JSON; `full` with `scores`, which take as long as a round of
+    a small federation."""
+    answers = predictions(model, federation, map)
+    metrics = _metrics(answers, federation)
+    notes = [model.algorithm.notes_of(private) for private in model.privates]
+    shown = {name: max(note[name] for note in notes if name in note) for note in notes for name in note}
+    return (with_scores(metrics, answers, federation) if full else metrics) | _components(model, federation) | shown
+
+
+def predictions(model: Model, federation: Federation, map: Map = map) -> list[Predictions | None]:
+    """What is said of each client's test rows, in client order; None where it has none."""
     if federation.test is None or not any(len(part) for part in federation.test):
         raise FedSPMError("this federation has no test rows to evaluate on; give test= or set a larger test_fraction")
-    answers = list(map(lambda job: ask(model, *job), _jobs(federation.test)))
-    return _metrics(_by_client(answers, federation.test), federation) | _components(model, federation)
+    return _by_client(list(map(lambda job: ask(model, *job), _jobs(federation.test))), federation.test)
+
+
+def with_scores(
+    metrics: dict[str, Any], answers: Sequence[Predictions | None], federation: Federation
+) -> dict[str, Any]:
+    """The metrics with `scores`, of all rows and of every client's. What would be large or take long is left out:
+    confusion matrices of the clients, then that of all rows; and all scores of clients, where there are very many."""
+    said = {name: each for name, each in zip(federation.names, answers, strict=True) if each is not None}
+    size = 2 * len(federation.classes) ** 2
+    clients = metrics["clients"]
+    if len(said) * len(federation.classes) <= CURVES:
+        confusion = (len(said) + 1) * size <= LARGEST
+        clients = {name: row | {"scores": _scores(said[name], confusion)} for name, row in clients.items()}
+    together = Predictions(
+        *(
+            None if getattr(one, each.name) is None else torch.cat([getattr(row, each.name) for row in said.values()])
+            for one in [next(iter(said.values()))]
+            for each in fields(Predictions)
+        )  # type: ignore[arg-type]
+    )
+    return metrics | {"scores": _scores(together, confusion=size <= LARGEST), "clients": clients}
+
+
+def _scores(said: Predictions, confusion: bool) -> dict[str, Any]:
+    return {
+        "system": scores(said.y, said.system, said.p_system, confusion),
+        "own": scores(said.y, said.own, said.p_own, confusion),
+    }
 
 
 def from_counts(counts: Mapping[str, Tensors], names: Sequence[str], routes: bool) -> dict[str, Any]:
@@ -159,9 +194,8 @@ def from_counts(counts: Mapping[str, Tensors], names: Sequence[str], routes: boo
         "worst_client_accuracy": clients[worst]["accuracy"],
     }
     if routes:
-        confusion = [counts[name]["routed"].tolist() if name in clients else [0] * len(names) for name in names]
-        at_home = sum(row[i] for i, row in enumerate(confusion))
-        metrics |= {"routing_accuracy": at_home / total, "routing_confusion": confusion}
+        routed = {i: counts[name]["routed"] for i, name in enumerate(names) if name in clients}
+        metrics |= routing_metrics(routed, names)
     return metrics | {"clients": clients}
 
 
@@ -201,7 +235,7 @@ def _by_client(answers: list[Predictions], parts: Sequence[Part]) -> list[Predic
 def _metrics(answers: list[Predictions | None], federation: Federation) -> dict[str, Any]:
     clients: dict[str, dict[str, Any]] = {}
     m = len(federation.names)
-    confusion = torch.zeros(m, m, dtype=torch.long)
+    routed: dict[int, Tensor] = {}
     lost_by_routing = lost_by_prediction = 0
     for i, (name, said) in enumerate(zip(federation.names, answers, strict=True)):
         if said is None:
@@ -212,12 +246,12 @@ def _metrics(answers: list[Predictions | None], federation: Federation) -> dict[
             "system_accuracy": _mean(right),
             "accuracy": _mean(said.own == said.y),
         }
-        row["system_balanced_accuracy"] = balanced_accuracy(said.y, said.system)
-        row["balanced_accuracy"] = balanced_accuracy(said.y, said.own)
+        row["balanced_accuracy"] = balanced_accuracy(said.y, said.system)
+        row["average_balanced_accuracy"] = balanced_accuracy(said.y, said.own)
         if said.routed is not None:
             at_home = said.routed == i
             row["routing_accuracy"] = _mean(at_home)
-            confusion[i] = torch.bincount(said.routed, minlength=m)
+            routed[i] = torch.bincount(said.routed, minlength=m)
             lost_by_routing += int((~right & ~at_home).sum())
             lost_by_prediction += int((~right & at_home).sum())
         clients[name] = row
@@ -232,26 +266,22 @@ def _metrics(answers: list[Predictions | None], federation: Federation) -> dict[
         "average_balanced_accuracy": balanced_accuracy(y, own),
         "worst_client": min(clients, key=lambda name: clients[name]["accuracy"]),
         "worst_client_accuracy": min(row["accuracy"] for row in clients.values()),
-        "log_likelihood": float(torch.cat([said.log_own for said in present]).double().mean()),
+        "log_likelihood": float(torch.cat([_log_own(said) for said in present]).double().mean()),
     }
     if present[0].routed is not None:
         home = torch.cat([said.log_home for said in present if said.log_home is not None])
         metrics |= {
             "predictive_log_likelihood": metrics["log_likelihood"] + float(home.double().mean()),
-            "routing_accuracy": int(confusion.diag().sum()) / len(y),
             "error_from_routing": lost_by_routing / len(y),
             "error_from_prediction": lost_by_prediction / len(y),
-            "routing_confusion": confusion.tolist(),
+            **routing_metrics(routed, federation.names),
         }
     return metrics | {"clients": clients}
 
 
-def balanced_accuracy(y: Int[Tensor, " n"], predicted: Int[Tensor, " n"]) -> float:
-    """Mean of the recalls of the classes that occur."""
-    classes = int(max(y.max(), predicted.max())) + 1
-    total = torch.bincount(y, minlength=classes)
-    right = torch.bincount(y[y == predicted], minlength=classes)
-    return float((right / total)[total > 0].mean())
+def _log_own(said: Predictions) -> Float[Tensor, " n"]:
+    """log P_i(y | x) under the rows' own client"""
+    return said.p_own.gather(1, said.y[:, None])[:, 0].clamp_min(SMALLEST).log()
 
 
 def _mean(right: Tensor) -> float:
@@ -262,22 +292,6 @@ def _components(model: Model, federation: Federation) -> dict[str, float]:
     """Purity and adjusted Rand index of the components inside the clients, where the truth is known."""
     if federation.truth is None or not model.algorithm.has_components:
         return {}
-    from sklearn.metrics import adjusted_rand_score  # slow to import, and a site does not need it
-
-    pairs = [
-        (component.cpu(), truth)
-        for private, truth in zip(model.privates, federation.truth.train, strict=True)
-        if (component := model.algorithm.components_of(private)) is not None
-    ]
-    if not pairs:
-        return {}
-    n = sum(len(truth) for _, truth in pairs)
-    purity = sum(purity_count(component, truth) for component, truth in pairs) / n
-    rand = sum(len(truth) * adjusted_rand_score(truth.numpy(), component.numpy()) for component, truth in pairs) / n
-    return {"component_purity": purity, "component_rand_index": rand}
-
-
-def purity_count(component: Int[Tensor, " n"], truth: Int[Tensor, " n"]) -> int:
-    """Rows that share their component's commonest true component."""
-    commonest = [int(torch.bincount(truth[component == c]).max()) for c in component.unique().tolist()]
-    return sum(commonest)
+    found = [model.algorithm.components_of(private) for private in model.privates]
+    pairs = zip(found, federation.truth.train, strict=True)
+    return component_agreement([(component.cpu(), truth) for component, truth in pairs if component is not None])

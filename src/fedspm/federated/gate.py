@@ -6,9 +6,10 @@ tensor that its step does not declare, and a row that is another client's: docs/
 
 from dataclasses import dataclass
 
+import torch
 from torch import Tensor
 
-from fedspm.base.errors import Refused
+from fedspm.base.errors import Refused, TrainingFailed
 from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
@@ -17,6 +18,7 @@ from fedspm.federated.replies import Combined, Mean, PerClient, Reply
 from fedspm.federated.steps import Step
 from fedspm.federated.transforms import encode
 from fedspm.federated.uploads import Shares, Update
+from fedspm.nn.row_inversion import layers_on_rows, units_that_show
 
 
 @dataclass(frozen=True)
@@ -26,6 +28,7 @@ class Taken:
     reply: Reply  # ready to leave
     private: Tensors
     noised: int  # vectors of the reply that carry noise
+    repeated: int = 0  # how often local steps were taken again, with smaller ones (`Client.descend`)
 
 
 def take_step(
@@ -33,14 +36,18 @@ def take_step(
 ) -> Taken:
     """One client takes one step. The noise of its reply follows from `secret`, who, when and what."""
     algorithm: Algorithm = method.__self__  # type: ignore[attr-defined]
+    if algorithm.settings.privacy.noise:
+        require_covered(algorithm, step)
     reply, private = method(client, shared, **arguments)
     if algorithm.frozen_names:
         reply = without(reply, algorithm.frozen_names)
     require_declared_reply(algorithm, step, client.name, shared, reply)
+    if algorithm.settings.privacy.withhold_rows:
+        reply = withhold_rows(algorithm, client, shared, reply)
     if not algorithm.transforms:
-        return Taken(reply, private, 0)
+        return Taken(reply, private, 0, len(client.repeated))
     encoded, noised = encode(algorithm.transforms, algorithm.settings, step, client, shared, reply, secret)
-    return Taken(encoded, private, noised)
+    return Taken(encoded, private, noised, len(client.repeated))
 
 
 def require_step(algorithm: Algorithm, name: str) -> Step:
@@ -50,6 +57,24 @@ def require_step(algorithm: Algorithm, name: str) -> Step:
             f"{algorithm.settings.algorithm} has no client step {name!r}; a step declares with @step what it sends"
         )
     return algorithm.steps[name]
+
+
+def require_covered(algorithm: Algorithm, step: Step) -> None:
+    """Where there is noise nothing may leave without it: refuse a step that is declared to send anything exact, or
+    whose reply tells by the tensors that it holds which model a client has chosen."""
+    if step.in_process_only:
+        return
+    name = algorithm.settings.algorithm
+    if exact := [tensor for tensor, upload in step.uploads.items() if not upload.noised]:
+        raise TrainingFailed(
+            f"privacy.noise: {exact[0]!r} of step {step.name!r} would leave without noise, so that no ε holds; {name} "
+            "cannot ask for it in a run with privacy.noise"
+        )
+    if step.partial:
+        raise TrainingFailed(
+            f"privacy.noise: which tensors step {step.name!r} sends tells which model a client has chosen, so that no "
+            f"ε holds; {name} cannot be trained with privacy.noise"
+        )
 
 
 def require_declared_reply(algorithm: Algorithm, step: Step, client: str, shared: Tensors, reply: Reply) -> None:
@@ -64,7 +89,7 @@ def require_declared_reply(algorithm: Algorithm, step: Step, client: str, shared
             )
         _require_declared(algorithm, step, reply.rows.get(client, {}), shared, apart=True)
     else:
-        _require_declared(algorithm, step, reply.totals(), shared, apart=False)
+        _require_declared(algorithm, step, reply.as_sent()[1], shared, apart=False)
 
 
 def _require_declared(algorithm: Algorithm, step: Step, tensors: Tensors, shared: Tensors, apart: bool) -> None:
@@ -81,6 +106,27 @@ def _require_declared(algorithm: Algorithm, step: Step, tensors: Tensors, shared
         if (name in shared) != isinstance(upload, Update) and not isinstance(upload, Shares):
             known = "is" if name in shared else "is not"
             raise Refused(f"{name!r} is declared as {type(upload).__name__} and {known} a shared parameter, in {where}")
+
+
+def withhold_rows(algorithm: Algorithm, client: Client, shared: Tensors, reply: Reply) -> Reply:
+    """The reply with those units of a first layer unchanged whose update would show a row of the client."""
+    if isinstance(reply, Combined):
+        mean = withhold_rows(algorithm, client, shared, reply.mean)
+        assert isinstance(mean, Mean)
+        return Combined(mean, reply.rows)
+    if isinstance(reply, PerClient):
+        return reply
+    weight, tensors = reply.as_sent()
+    layers = [names for names in layers_on_rows(shared, client.x[0].numel()) if tensors.keys() >= set(names)]
+    if not layers:
+        return reply
+    kept, rows = dict(tensors), algorithm.standardise(shared, client.x).flatten(1)
+    for names in layers:
+        change, of_bias = (tensors[name].double() - shared[name].double() for name in names)
+        shown = units_that_show(change, of_bias, rows)
+        for name in names:
+            kept[name] = torch.where(shown.view(-1, *[1] * (tensors[name].ndim - 1)), shared[name], tensors[name])
+    return Mean(weight, **kept)
 
 
 def without(reply: Reply, names: frozenset[str]) -> Reply:

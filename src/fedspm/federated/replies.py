@@ -17,9 +17,9 @@ class Mean:
 
     def __init__(self, weight: float, **tensors: Tensor):
         self._kinds = {name: tensor.dtype for name, tensor in tensors.items()}
-        self._sums = {name: tensor.cpu().double() * weight for name, tensor in tensors.items()}
         self._weights = dict.fromkeys(tensors, float(weight))
         self._sent: tuple[float, Tensors] | None = (float(weight), tensors)  # until a merge
+        self._added: Tensors | None = None  # the sums, once somebody asks for them
         self.answered: tuple[str, ...] = ()  # the clients whose replies these are: engines fill it in
         self.nbytes = 8 + sum(tensor.nbytes for tensor in tensors.values())  # as sent: the weight and the tensors
 
@@ -29,18 +29,24 @@ class Mean:
         return self._sent
 
     def merge(self, other: "Mean") -> "Mean":
+        sums, others = self.totals(), other.totals()
         self._sent = None
         self.answered += other.answered
-        for name, value in other._sums.items():
-            self._sums[name] = self._sums[name] + value if name in self._sums else value
+        for name, value in others.items():
+            sums[name] = sums[name] + value if name in sums else value
             self._weights[name] = self._weights.get(name, 0.0) + other._weights[name]
         self._kinds |= other._kinds
         self.nbytes += other.nbytes
         return self
 
+    def replace(self, means: Tensors) -> None:
+        """Let these be the means of their tensors: what a robust rule makes of the replies that were merged."""
+        self.totals().update({name: value.double() * self._weights[name] for name, value in means.items()})
+        self._sent = None
+
     def result(self) -> Tensors:
         """The weighted means, in the precision in which they came (whole numbers are rounded)."""
-        means = {name: total / self._weights[name] for name, total in self._sums.items()}
+        means = {name: total / self._weights[name] for name, total in self.totals().items()}
         return {
             name: (value if self._kinds[name].is_floating_point else value.round()).to(self._kinds[name])
             for name, value in means.items()
@@ -48,7 +54,10 @@ class Mean:
 
     def totals(self) -> Tensors:
         """The weighted sums themselves, in double precision."""
-        return self._sums
+        if self._added is None:
+            weight, tensors = self.as_sent()
+            self._added = {name: tensor.cpu().double() * weight for name, tensor in tensors.items()}
+        return self._added
 
 
 @dataclass

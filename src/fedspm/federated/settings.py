@@ -1,10 +1,11 @@
 """How to train: the part of a run's configuration that an algorithm sees."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import Field, ValidationError, model_validator
 
-from fedspm.base.schema import Names, Strict
+from fedspm.base.errors import FedSPMError
+from fedspm.base.schema import Names, Strict, problem
 
 OF_IMAGES = 0.01  # `predictor.learning_rate = "auto"`
 PULL, FASTEST = 12.0, 0.1  # … of vectors: rate × visits of a row in all rounds, and the highest rate
@@ -27,6 +28,12 @@ class Predictor(Block):
         "by rows and rounds, at most 0.1 (docs/decisions/0012)",
     )
     normalisation: Literal["group", "batch", "none"] = Field("group", description="normalisation inside the ResNet")
+    refit_heads: float = Field(
+        0.0,
+        ge=0,
+        description="penalty with which a client's own heads go to the optimum for its features before an evaluation; "
+        "0: they stay as trained",
+    )
     grid: int = Field(4, ge=1, description="the ResNet averages its last maps to grid × grid; 1: to a point")
 
 
@@ -37,10 +44,23 @@ class Router(Block):
 class EM(Strict):
     """How EM starts and how its steps are scaled: docs/decisions/0003."""
 
-    start: Literal["kmeans", "random"] = Field("kmeans", description="first responsibilities")
-    hold: int = Field(20, ge=0, description="rounds that keep the k-means responsibilities, at most half the schedule")
+    start: Literal["judged", "kmeans", "random", "true"] = Field(
+        "kmeans",
+        description="first responsibilities; judged: clusters with which held-out labels are predicted best; kmeans: "
+        "the best separated clusters; true: those of constructed data, in process, to see what a start is worth; "
+        "under privacy.noise always random: sums of clusters would leave",
+    )
+    hold: Annotated[int, Field(ge=0)] | Literal["ever"] = Field(
+        20, description="rounds that keep the first responsibilities, at most half the schedule; ever: no E-step at all"
+    )
     e_step: Literal["exact", "incremental"] = Field(
-        "exact", description="incremental: only rows that the local steps visit, on their way; docs/performance.md"
+        "exact",
+        description="incremental: only rows that the local steps visit, on their way; the metrics have an estimate of "
+        "the error; docs/performance.md",
+    )
+    normalisers: Literal["exact", "trained"] = Field(
+        "trained",
+        description="γ where a model is evaluated, saved and served; exact: as eq. 4 has it, trained: as SGD left it",
     )
     scaled_steps: bool = Field(True, description="divide the gradient of a component's head and tilt by its weight")
     server_step: float = Field(
@@ -56,6 +76,17 @@ class Privacy(Strict):
     )
     noise: float = Field(0.0, ge=0, description="z, standard deviation of the noise on an update, in units of clip")
     delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) that is reported")
+    withhold_rows: bool = Field(
+        False, description="send units of a first layer back unchanged whose update would show a row (docs/privacy.md)"
+    )
+    public_mean: tuple[float, ...] = Field(
+        (),
+        description="under noise x is standardised by public numbers, one or one for each channel or feature; if not "
+        "given 0.5 for images and 0 for vectors",
+    )
+    public_scale: tuple[Annotated[float, Field(gt=0)], ...] = Field(
+        (), description="what x − public_mean is divided by under noise; if not given 0.25 for images and 1 for vectors"
+    )
 
     @model_validator(mode="after")
     def _noise_needs_a_clip(self) -> "Privacy":
@@ -88,6 +119,13 @@ class Settings(Strict):
     predictor: Predictor = Predictor(encoder="auto", momentum=0.9, steps=10)
     router: Router = Router(encoder="auto", momentum=0.95, steps=15)
     em: EM = EM()
+    robust: str = Field(
+        "none",
+        description="what a liar meets: none, norm, median, trimmed, krum or a plugin's rule; docs/robustness.md",
+    )
+    max_update: float = Field(
+        5.0, gt=1, description="an update longer than this many times the median of the others' is refused"
+    )
     privacy: Privacy = Privacy()
     wire: Wire = Wire()
     options: dict[str, float | int | bool | str] = Field({}, description="what only this algorithm knows; see its page")
@@ -95,6 +133,17 @@ class Settings(Strict):
     def alone(self) -> "Settings":
         """Without what a configuration adds: paths, data and machines are nobody else's business."""
         return Settings.model_validate({name: getattr(self, name) for name in Settings.model_fields})
+
+    def checked_options(self, schema: type[Strict]) -> Any:
+        """`options` as an algorithm's own schema has them."""
+        for key in self.options:
+            if key not in schema.model_fields:
+                names = ", ".join(schema.model_fields) or "none"
+                raise FedSPMError(f"{self.algorithm} has no option {key!r}; its options are: {names}")
+        try:
+            return schema.model_validate(self.options)
+        except ValidationError as error:
+            raise FedSPMError(f"options.{problem(error, schema)}") from error
 
     @property
     def encoders(self) -> tuple[str, str]:

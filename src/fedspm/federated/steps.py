@@ -43,6 +43,7 @@ class Step:
     rows: Literal["train", "test"] = "train"  # which of the client's rows the step sees
     partial: bool = False  # a reply may hold some of the shared tensors and not the others
     in_process_only: bool = False  # a site never answers it: a request can be made up that has one row in its sum
+    truth: bool = False  # it sees the hidden components of constructed data, which no other step does
 
     def upload(self, name: str) -> Upload | None:
         """How a tensor is declared; None if it is not."""
@@ -80,12 +81,13 @@ def step(
     rows: Literal["train", "test"] = "train",
     partial: bool = False,
     in_process_only: bool = False,
+    truth: bool = False,
 ) -> Callable[[Function], Function]:
     """Declare what the method below sends; see `Step` for what each argument means."""
 
     def declare(function: Function) -> Function:
         function.declaration = Step(  # type: ignore[attr-defined]
-            function.__name__, dict(uploads), when, times, used, rows, partial, in_process_only
+            function.__name__, dict(uploads), when, times, used, rows, partial, in_process_only, truth
         )
         return function
 

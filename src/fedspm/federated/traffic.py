@@ -1,7 +1,7 @@
 """How many bytes a round sends, whatever engine carries them."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from torch import Tensor
@@ -33,6 +33,10 @@ class Traffic:
         self._sent |= new
         size = sum(tensor.nbytes for tensor in new.values())
         self.to.update(dict.fromkeys(clients, size))
+
+    def receive(self, sizes: Mapping[str, int]) -> None:
+        """Bytes of the replies that were used, by client."""
+        self.of.update(sizes)
 
     def metrics(self) -> dict[str, object]:
         each = {name: {"down": self.to[name], "up": self.of[name]} for name in self.to}

@@ -19,13 +19,12 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError, TrainingFailed
 from fedspm.base.plugins import plugin, plugin_names
-from fedspm.base.randomness import secret_generator
+from fedspm.base.randomness import secret_normal
 from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Combined, Mean, PerClient, Reply
@@ -34,6 +33,7 @@ from fedspm.federated.steps import Step
 from fedspm.federated.uploads import Copy, Shares, Update
 
 MARGIN = 1 - 1e-6  # rounding to single precision does not lift a clipped change above S
+GRID = 256  # points of the grid to a standard deviation of the noise
 FLOOR = 1e-3  # of n_i: no τ_ic falls below, its logarithm is needed
 
 
@@ -53,11 +53,16 @@ class Leaving:
         for name in sorted(clean):
             content.update(name.encode() + clean[name].contiguous().numpy().tobytes())
         who = (self.client.seed, self.client.name, self.client.round, self.step)
-        stream = secret_generator(self.secret, *who, content.hexdigest())
-        return {
-            name: torch.from_numpy(np.asarray(privacy.noise * stream.standard_normal(clean[name].shape)))
-            for name in sorted(clean)
-        }
+        sizes = {name: clean[name].numel() for name in sorted(clean)}
+        draws = torch.from_numpy(secret_normal(sum(sizes.values()), self.secret, *who, content.hexdigest()))
+        parts = zip(sizes, draws.split(list(sizes.values())), strict=True)
+        return {name: privacy.noise * part.view(clean[name].shape) for name, part in parts}
+
+    def on_grid(self, value: Tensor, unit: float) -> Tensor:
+        """A noised value rounded to a grid of z/256 units, whatever the value: the last bits of a sum of doubles, which
+        tell of what was added (Mironov 2012), do not leave."""
+        step = unit * self.settings.privacy.noise / GRID
+        return (value / step).round() * step
 
 
 Transform = Callable[[Tensors, Leaving], Tensors]  # a change in double precision → a change
@@ -79,7 +84,7 @@ def add_noise(change: Tensors, leaving: Leaving) -> Tensors:
     """Gaussian noise in units of the clip."""
     longest, noise = leaving.settings.privacy.clip, leaving.noise(change)
     assert longest is not None
-    return {name: value + longest * noise[name] for name, value in change.items()}
+    return {name: leaving.on_grid(value + longest * noise[name], longest) for name, value in change.items()}
 
 
 def to_half(change: Tensors, leaving: Leaving) -> Tensors:
@@ -171,7 +176,8 @@ def _encoded_rows(leaving: Leaving, step: Step, reply: PerClient) -> tuple[PerCl
 
 def _noised_shares(name: str, value: Tensor, leaving: Leaving) -> Tensor:
     n = leaving.client.n
-    noised = value.double() + n / math.sqrt(2) * leaving.noise({name: value})[name]
+    unit = n / math.sqrt(2)
+    noised = leaving.on_grid(value.double() + unit * leaving.noise({name: value})[name], unit)
     floored = noised.clamp_min(FLOOR * n)
     return (floored * (n / floored.sum())).to(value.dtype)
 

@@ -26,6 +26,7 @@ class Sender:
     rows: int
     values_per_row: int
     clients: int
+    missing: bool = False  # may its rows, of a table, lack values?
 
 
 @dataclass(frozen=True)
@@ -44,6 +45,8 @@ class Upload:
 @dataclass(frozen=True)
 class Update(Upload):
     """Shared parameters after local steps, averaged over clients: clipped and noised where privacy is set."""
+
+    own_rows: bool = False  # one row per client, of which row i is client i's own to move (`robust`)
 
     noised = True
     phrase = "shared parameters after the client's local steps"
@@ -72,16 +75,24 @@ class Sum(Upload):
 
 @dataclass(frozen=True)
 class Count(Upload):
-    """How many rows (or shares of rows) a sum is over; or how many values, if a row has several for each feature."""
+    """How many rows (or shares of rows) a sum is over; or how many values of each feature, of which an image has
+    several."""
 
     of: str = "rows"
     phrase = "number of rows"
 
     def check(self, name: str, reply: Tensors, sender: Sender) -> None:
-        most = sender.rows * sender.values_per_row if self.of == "values" else sender.rows
-        counted = reply[name]
-        whole = counted.ndim > 0 or float(counted) in (0, most)  # of all rows, or of none
-        if (counted < 0).any() or not whole or float(counted.double().sum()) > most * (1 + ROUNDING):
+        counted = reply[name].double()
+        if self.of == "values":
+            most, found = sender.rows * sender.values_per_row, float(counted.max())
+        else:
+            most, found = sender.rows, float(counted.sum())
+        whole = counted.ndim > 0 or found in (0, most)  # of all rows, or of none
+        if self.of == "values":  # of some where values may be missing
+            whole = bool(
+                ((counted == counted.round()) if sender.missing else ((counted == 0) | (counted == most))).all()
+            )
+        if (counted < 0).any() or not whole or found > most * (1 + ROUNDING):
             raise Refused(f"{name!r} is {few(counted)}, which cannot be, of {sender.rows} rows")
 
 
@@ -147,6 +158,11 @@ class EvaluationCount(Upload):
                 raise Refused(f"{name!r} is {few(value)}, not counts of {rows} test rows")
 
 
+DESCRIPTION: dict[str, Upload] = {
+    "count": Count(of="values"),
+    "sum": Sum(),
+    "square": Squares(sum="sum", count="count"),
+}
 EVALUATION: dict[str, Upload] = {
     "rows": EvaluationCount(),
     "right": EvaluationCount(of="rows"),

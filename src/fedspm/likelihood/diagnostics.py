@@ -1,8 +1,11 @@
 """Convergence along training, as the paper's appendix measures it: F, f⁽ᵗ⁾, f̃⁽ᵗ⁾, their gradients, the bridge errors.
 
-F = −pℓ/n, f⁽ᵗ⁾ = −Q₂⁽ᵗ⁾/n and f̃⁽ᵗ⁾ = −Q̃₂⁽ᵗ⁾/n, all with the exact posterior w⁽ᵗ⁾ at ζ⁽ᵗ⁾; f and f̃ are taken at
-φ⁽ᵗ⁾ and at φ⁽ᵗ⁺¹⁾. By the lemma on the EM gradient bridge ∇_φF(ζ⁽ᵗ⁾) = ∇f⁽ᵗ⁾(φ⁽ᵗ⁾). What needs eq. 6 is given twice:
-in the gauge in which the weights of λ = τ/n sum to one, and `raw`, where it often has no solution (then None).
+The headline is F = −pℓ/n at `normalised` γ, where eq. 6 has the solution λ = τ/n in every round and ∇F = ∇f = ∇f̃.
+
+The paper's bridge errors compare f⁽ᵗ⁾ = −Q₂⁽ᵗ⁾/n with f̃⁽ᵗ⁾ = −Q̃₂⁽ᵗ⁾/n at γ as SGD left them, with the exact posterior
+w⁽ᵗ⁾ at ζ⁽ᵗ⁾; f and f̃ are taken at φ⁽ᵗ⁾ and at φ⁽ᵗ⁺¹⁾. By the lemma on the EM gradient bridge ∇_φF(ζ⁽ᵗ⁾) = ∇f⁽ᵗ⁾(φ⁽ᵗ⁾).
+What needs eq. 6 is given twice: in the gauge in which the weights of λ = τ/n sum to one (`fixed`), and `raw`, where it
+often has no solution (then None).
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -11,14 +14,27 @@ from typing import Any
 
 import numpy as np
 import torch
+from scipy.special import logsumexp
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import INPUT
 from fedspm.likelihood.multipliers import Infeasible, NotConverged
-from fedspm.likelihood.profile import Array, ExactObjective, exact_q2, gauge_shift, log_posterior, surrogate_q2
+from fedspm.likelihood.normalised import Normalised, normalised
+from fedspm.likelihood.profile import (
+    Array,
+    ExactObjective,
+    exact_q2,
+    gauge_shift,
+    in_fixed_gauge,
+    log_posterior,
+    surrogate_q2,
+    total_responsibilities,
+)
+from fedspm.mixture.heads import with_trained_heads
 from fedspm.mixture.model import TILT, log_ratio
+from fedspm.mixture.normalisers import as_trained
 from fedspm.mixture.semiparametric import require_semiparametric
 from fedspm.nn.sgd import chunks
 
@@ -46,6 +62,7 @@ class Diagnosis:
 
     def before(self, shared: Tensors, privates: Sequence[Tensors]) -> "Before":
         """Everything at ζ⁽ᵗ⁾, with w⁽ᵗ⁾ for what comes after."""
+        shared, privates = as_trained(shared), [with_trained_heads(private) for private in privates]
         ratios = self.log_ratios(shared)
         with np.errstate(divide="ignore"):
             mixing = np.log(np.stack([private["mixing"].cpu().double().numpy() for private in privates]))
@@ -54,19 +71,40 @@ class Diagnosis:
         shift = gauge_shift(ratios, self._client, w)
         n = len(w)
         surrogate = surrogate_q2(ratios, self._client, w)
+        settled = normalised(ratios, self._client, mixing, likelihood)
         fixed = _solved(lambda: exact_q2(ratios + shift, self._client, w, LEAST))
         raw = _solved(lambda: exact_q2(ratios, self._client, w, LEAST))
-        pulls = [objective.pull / n for objective in (surrogate, fixed, raw) if objective is not None]
+        fixed = fixed and in_fixed_gauge(fixed, ratios, self._client, w)
+        at_normalisers = surrogate_q2(settled.log_ratio, self._client, settled.responsibilities)
+        pulls = [each.pull / n for each in (surrogate, at_normalisers, fixed, raw) if each is not None]
         squares = iter(self._squared_gradients(shared, pulls))
-        line: dict[str, Any] = {"shift": shift, "surrogate": -surrogate.value / n, "surrogate_gradient": next(squares)}
-        # pℓ = Q₁ + Q₂ + Q₃ (eq. 8) − n log n + entropy of w, at the parameters whose posterior w is
-        with np.errstate(divide="ignore", invalid="ignore"):
-            rest = np.where(w > 0, w * (likelihood + mixing[self._client] - np.log(w)), 0).sum() - n * np.log(n)
+        line: dict[str, Any] = {
+            "shift": shift,
+            "surrogate": -surrogate.value / n,
+            "surrogate_gradient": sum(next(squares).values()),
+        }
+
+        def rest(w: Array) -> float:
+            """pℓ − Q₂: Q₁ + Q₃ (eq. 8) − n log n + the entropy of w, at the parameters whose posterior w is"""
+            with np.errstate(divide="ignore", invalid="ignore"):
+                parts = np.where(w > 0, w * (likelihood + mixing[self._client] - np.log(w)), 0)
+            return float(parts.sum() - n * np.log(n))
+
+        blocks = next(squares)
+        line["normalised"] = {
+            "F": -(at_normalisers.value + n * np.log(n) + rest(settled.responsibilities)) / n,
+            "gradient": sum(blocks.values()),
+            "blocks": blocks,
+            **_weights_of(settled, self._client, n),
+        }
         for name, objective in (("fixed", fixed), ("raw", raw)):
             line[name] = objective and {
-                "F": -(objective.value + rest) / n,
-                "gradient": next(squares),
+                "F": -(objective.value + rest(w)) / n,
+                "gradient": sum((found := next(squares)).values()),
+                "blocks": found,
                 "f": -objective.value / n,
+                "max_multiplier": float(np.abs(objective.solution.multipliers).max()),
+                "effective_rows": float(1 / np.square(objective.solution.weights).sum()),
             }
         return Before(self, w, line)
 
@@ -103,8 +141,9 @@ class Diagnosis:
         )
         return np.concatenate(list(self.map(of, jobs)))
 
-    def _squared_gradients(self, shared: Tensors, pulls: Sequence[Array]) -> list[float]:
-        """‖∇_φ‖² of each objective from its pull on the log-ratios, by the chain rule through the router encoder."""
+    def _squared_gradients(self, shared: Tensors, pulls: Sequence[Array]) -> list[dict[str, float]]:
+        """‖∇_φ‖² of each objective by block (γ, ξ, ν) from its pull on the log-ratios, by the chain rule through the
+        router encoder."""
         router = self.algorithm.router
         names = (*(name for name in router.parameters if name not in router.frozen), *TILT)
 
@@ -134,7 +173,8 @@ class Diagnosis:
                 else [[a + b for a, b in zip(*pair, strict=True)] for pair in zip(totals, parts, strict=True)]
             )
         assert totals is not None
-        return [float(sum(g.square().sum() for g in gradient)) for gradient in totals]
+        sums = [dict(zip(names, (float(g.square().sum()) for g in gradient), strict=True)) for gradient in totals]
+        return [{"gamma": by.pop("tilt.gamma"), "xi": by.pop("tilt.xi"), "nu": float(sum(by.values()))} for by in sums]
 
 
 @dataclass(frozen=True)
@@ -148,6 +188,7 @@ class Before:
     def after(self, shared: Tensors) -> dict[str, Any]:
         """The whole line of a round: f⁽ᵗ⁾ and f̃⁽ᵗ⁾ at φ⁽ᵗ⁺¹⁾ added."""
         client, w, n = self.diagnosis._client, self.responsibilities, len(self.responsibilities)
+        shared = as_trained(shared)
         ratios = self.diagnosis.log_ratios(shared)
         shift = gauge_shift(ratios, client, w)
         line = dict(self.line) | {"surrogate_after": -surrogate_q2(ratios, client, w).value / n, "shift_after": shift}
@@ -158,11 +199,34 @@ class Before:
         return line
 
 
+def _weights_of(found: Normalised, client: Array, n: int) -> dict[str, float]:
+    """λ = τ/n and r of eq. 5 where γ are normalised: the largest multiplier, and over how many rows r spreads; and how
+    far from eq. 4 γ were as trained, and are here."""
+    tau = total_responsibilities(client, found.responsibilities, found.log_ratio.shape[1])
+    with np.errstate(divide="ignore"):
+        log_r = -logsumexp(found.log_ratio + np.log(tau), axis=(1, 2))
+    spread = float(np.exp(2 * logsumexp(log_r) - logsumexp(2 * log_r)))
+    return {
+        "max_multiplier": float(tau.max() / n),
+        "effective_rows": spread,
+        "defect": found.defect,
+        "residual": found.residual,
+    }
+
+
 def _solved(objective: Callable[[], ExactObjective]) -> ExactObjective | None:
     try:
         return objective()
     except (Infeasible, NotConverged):
         return None
+
+
+# -- the headline ----------------------------------------------------------------------------------------------------
+
+
+def normalised_lines(lines: Sequence[Mapping[str, Any]]) -> dict[int, Mapping[str, Any]]:
+    """What was measured at normalised γ, by round counted from one; nothing in runs of before 2026-11-18."""
+    return {line["round"] + 1: line["normalised"] for line in lines if "normalised" in line}
 
 
 # -- the bridge errors -----------------------------------------------------------------------------------------------

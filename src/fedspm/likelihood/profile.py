@@ -93,6 +93,16 @@ def gauge_shift(log_ratio: ArrayLike, client: ArrayLike, responsibilities: Array
     return float(logsumexp(-logsumexp(scores, axis=(1, 2))))
 
 
+def in_fixed_gauge(
+    objective: "ExactObjective", log_ratio: Array, client: Array, responsibilities: Array
+) -> "ExactObjective":
+    """An objective at log_ratio + gauge_shift, with the derivative of the shift, which depends on log_ratio, in it."""
+    scores = log_ratio + _log_tau(log_ratio, client, responsibilities)
+    everybody = logsumexp(scores, axis=(1, 2), keepdims=True)
+    weight = np.exp(-everybody - logsumexp(-everybody))  # r_j / Σ r at λ = τ/n
+    return replace(objective, pull=objective.pull - objective.pull.sum() * weight * np.exp(scores - everybody))
+
+
 def total_responsibilities(client: Array, responsibilities: Array, clients: int) -> Array:
     """τ_ic = Σ_j w_ijc, (m, C)"""
     tau = np.zeros((clients, responsibilities.shape[1]))

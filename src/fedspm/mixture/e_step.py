@@ -12,6 +12,7 @@ from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Combined, Mean, PerClient
 from fedspm.federated.settings import Settings
+from fedspm.mixture.heads import with_trained_heads
 from fedspm.nn.sgd import chunks
 
 PREFIX = "evidence."  # how the tables are named in a client's private state
@@ -47,6 +48,21 @@ class EvidenceCache:
 
 
 NO_CACHE = EvidenceCache({})
+AUDITED = 64  # rows of a client that are looked at again in a round with the incremental E-step
+
+
+@torch.no_grad()
+def audit(
+    client: Client,
+    responsibilities: Float[Tensor, "n c"],
+    of_rows: Callable[[Tensor, Tensor], Tensors],
+    posterior: Callable[[Tensors], Float[Tensor, "b c"]],
+) -> Float[Tensor, ""]:
+    """An estimate of max_c |τ_c − exact τ_c| / n_i, from rows that are drawn at random and looked at again. These are
+    not used for anything else, so that it is an estimate for all rows."""
+    row = torch.randperm(client.n, generator=client.generator("audit"))[:AUDITED].to(client.y.device)
+    exact = posterior(of_rows(client.x[row], client.y[row]))
+    return (responsibilities[row] - exact).mean(0).abs().max()
 
 
 @torch.no_grad()
@@ -85,6 +101,7 @@ class EMSteps(Protocol):
 def e_step(method: EMSteps, client: Client, shared: Tensors) -> tuple[PerClient, Tensors]:
     """Responsibilities w of all rows, which stay in the private state, and τ, which leaves. Those that k-means gave are
     kept for the first rounds."""
+    client = replace(client, private=with_trained_heads(client.private))
     private, em = dict(client.private), method.settings.em
     if method.settings.components == 1:
         private["responsibilities"] = torch.ones(client.n, 1, device=client.x.device)
@@ -94,9 +111,15 @@ def e_step(method: EMSteps, client: Client, shared: Tensors) -> tuple[PerClient,
             evidence = method.refreshed(client, shared, cached)
         else:
             evidence = all_evidence(client, lambda x, y: method.evidence(client, shared, x, y))
-        private["responsibilities"] = method.posterior(private["mixing"], evidence)
+        private["responsibilities"] = w = method.posterior(private["mixing"], evidence)
         if em.e_step == "incremental":
             private |= EvidenceCache(evidence).private()
+            private["audit"] = audit(
+                client,
+                w,
+                lambda x, y: method.evidence(client, shared, x, y),
+                lambda found: method.posterior(private["mixing"], found),
+            )
     return report_tau(client, private["responsibilities"]), private
 
 

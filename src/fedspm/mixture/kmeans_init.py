@@ -17,7 +17,7 @@ import math
 import torch
 from jaxtyping import Float, Int
 from torch import Tensor
-from torch.nn.functional import adaptive_avg_pool2d, normalize, one_hot
+from torch.nn.functional import adaptive_avg_pool2d, conv2d, normalize, one_hot
 
 from fedspm.base.randomness import torch_generator
 
@@ -27,6 +27,8 @@ AXES = 4  # principal axes along which two clusters are tried
 GLANCES = 3  # iterations of each try
 ITERATIONS = 10
 PLACEMENTS = 5
+FILTERS, SIZE = 48, 3  # of `textures`
+FLAT = 1e-3  # energy of a filter below which an image counts as flat
 SOFTNESS = 0.03  # share of a row that is spread over all components, so that none starts empty
 
 
@@ -48,6 +50,24 @@ def correlations(x: Float[Tensor, "n channels height width"]) -> Float[Tensor, "
     pixels = normalize(pixels - pixels.mean(2, keepdim=True), dim=2)
     one, other = torch.triu_indices(x.shape[1], x.shape[1], 1)
     return _shortened((pixels @ pixels.mT)[:, one, other])
+
+
+def random_filters(number: int, channels: int, size: int) -> Float[Tensor, "number channels size size"]:
+    """Filters of length 1 with random weights: always the same, for all data."""
+    generator = torch_generator("random filters", number, channels, size)
+    weight = torch.randn(number, channels, size, size, generator=generator)
+    return normalize(weight.flatten(1)).view_as(weight)
+
+
+def textures(x: Float[Tensor, "n channels height width"]) -> Float[Tensor, "n filters"]:
+    """How much random filters find in an image compared with each other: logarithms of their mean energies.
+
+    A filter has no mean in any channel, so that neither light nor colour counts, only how pixels change; the mean over
+    filters is taken away, so that contrast does not count."""
+    weight = random_filters(FILTERS, x.shape[1], min(SIZE, *x.shape[2:])).to(x)
+    weight = weight - weight.mean((2, 3), keepdim=True)
+    energy = (conv2d(x, weight).square().mean((2, 3)) + FLAT).log()
+    return energy - energy.mean(1, keepdim=True)
 
 
 def described(x: Float[Tensor, "n *shape"], mean: Float[Tensor, "1 *shape"]) -> Float[Tensor, "n f"]:

@@ -34,7 +34,7 @@ from fedspm.mixture import em, kmeans_init
 from fedspm.mixture.model import HEAD, TILT, Features, initial_head, log_likelihood, log_ratio, of_label
 from fedspm.mixture.sketch import Gradient, Others, Sketch, Whose, among, baseline_gradient, log_total
 from fedspm.nn.encoder import Encoder
-from fedspm.nn.sgd import Batch, chunks, minimise
+from fedspm.nn.sgd import Batch, chunks
 
 ROUNDS = 10  # of EM at the newcomer
 STEPS = 200  # SGD steps on its head in each
@@ -187,7 +187,8 @@ class Onboarding:
             return em.supervised_loss(batch.extra["responsibilities"], of_label(likelihood, batch.y))
 
         block = self.settings.predictor
-        return minimise(
+        return client.descend(
+            "supervised",
             {name: head[name] for name in HEAD},
             objective,
             client.batches("supervised", block.batch_size, STEPS, responsibilities=responsibilities),

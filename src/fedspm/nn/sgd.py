@@ -1,6 +1,6 @@
 """The one SGD loop of the project, and the batches that it walks through."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -12,6 +12,7 @@ from torch.optim.sgd import sgd
 from fedspm.base.errors import TrainingFailed
 from fedspm.base.tensors import Tensors
 
+SHARP = 2.0  # by how much a loss may rise over the local steps of a round, and by how many times itself
 CHUNK = 256  # rows that are looked at together where there is nothing to learn
 Piece = TypeVar("Piece")
 
@@ -62,13 +63,18 @@ def minimise(
     momentum: float,
     fixed: Collection[str] = (),
     scale: Mapping[str, Tensor] | None = None,
+    apart: bool = False,
 ) -> Tensors:
     """Local SGD with momentum that starts at zero: d ← μ d + g, φ ← φ − η d.
 
-    `objective` answers one loss per row; what is descended is their mean. Names in `fixed` are handed to it but not
+    `objective` answers one loss per row; what is descended is their mean. Or, with `apart`, one loss for each of many
+    problems that have no parameter in common: what is descended is their sum. Names in `fixed` are handed to it but not
     descended (frozen parameters, and buffers of batch normalisation, which it updates in place). `scale` multiplies
     the gradient of the descended tensors it names. A tensor that a batch does not reach has g = 0 there, and goes on
     in its direction.
+
+    It fails where it ends at something that is not finite, or at a loss (the mean over the last quarter of the steps)
+    that has risen sharply above that of the first quarter.
 
     PyTorch's SGD as a function: what the optimiser object does around it is a tenth of the time of a small network.
     """
@@ -80,12 +86,14 @@ def minimise(
     descended = list(leaves.values())
     directions: list[Tensor | None] = [None] * len(leaves)  # `sgd` fills them in
     fused = all(leaf.device.type != "mps" for leaf in descended)
-    loss = torch.zeros(())
+    losses: list[Tensor] = []
     for batch in batches:
-        loss = objective(moving, batch).mean()
+        loss = objective(moving, batch)
+        loss = loss if apart else loss.mean()
+        losses.append(loss.detach())
         if not leaves:  # all is frozen
             continue
-        found = torch.autograd.grad(loss, descended, materialize_grads=True)
+        found = torch.autograd.grad(loss.sum() if apart else loss, descended, materialize_grads=True)
         slopes = dict(zip(leaves, map(laid_out_like, found, descended), strict=True))
         for name, factor in (scale or {}).items():
             slopes[name] = slopes[name] * factor
@@ -103,10 +111,32 @@ def minimise(
                 maximize=False,
             )
     finished = {name: value.detach() for name, value in moving.items()}
-    total = sum((value.sum() for value in finished.values()), loss.detach())  # finite only if all of them are
-    if not torch.isfinite(total):
-        raise TrainingFailed("the loss or a parameter is not finite; lower the learning rate")
+    require_descent(losses, finished)
     return finished
+
+
+class LossRose(TrainingFailed):
+    """Local steps ended at a loss far above the one they began with: by the steps, or by rows that are hard."""
+
+    def __init__(self, was: float, now: float, finished: Tensors):
+        super().__init__(f"the loss rose from {was:.3g} to {now:.3g}; lower the learning rate")
+        self.now, self.finished = now, finished
+
+
+def require_descent(losses: Sequence[Tensor], finished: Tensors) -> None:
+    """Fail if a parameter or a loss is not finite, or if the loss has risen sharply."""
+    total = sum((value.sum() for value in finished.values()), sum(losses[-1:], torch.zeros(())).sum())
+    if not torch.isfinite(total):  # as it is only if all of them are
+        raise TrainingFailed("the loss or a parameter is not finite; lower the learning rate")
+    if not losses:
+        return
+    quarter = -(-len(losses) // 4)
+    first, last = (torch.stack(list(part)).mean(0) for part in (losses[:quarter], losses[-quarter:]))
+    risen = last - first - SHARP * first.abs().clamp_min(1)
+    if (risen > 0).any() or risen.isnan().any():
+        worst = risen.argmax()
+        was, now = (float(part.flatten()[worst]) for part in (first, last))
+        raise LossRose(was, now, finished)
 
 
 @runtime_checkable

@@ -209,15 +209,16 @@ def stacked(problems: Sequence[Problem]) -> Iterator[Tensors]:
             raise FedSPMError(f"clients_at_once: an objective answers {tuple(rows.shape)} and not a loss a row")
         return (rows * weight).sum()
 
-    def total(moving: Tensors, batch: tuple[Any, ...]) -> Tensor:
+    def of_each(moving: Tensors, batch: tuple[Any, ...]) -> Tensor:
         losses: Tensor = vmap(loss, randomness="different")(moving, *batch)
-        return losses.sum()
+        return losses
 
     moved = minimise(
         _stack([problem.parameters for problem in problems]),
-        total,
+        of_each,
         _batches([problem.batches for problem in problems]),
         scale=_stack([problem.factors() for problem in problems]),
+        apart=True,
         **first.options,
     )
     for i in range(len(problems)):

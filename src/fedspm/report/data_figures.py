@@ -93,8 +93,10 @@ def mixing_by_alpha(panels: Mapping[str, np.ndarray], names: Sequence[str]) -> F
 def feature_means(federation: Federation) -> Figure:
     """Vectors: how far the mean of every client's features lies from that of all rows, in standard deviations."""
     pooled = torch.cat([part.x for part in federation.train]).double()
+    pooled = torch.where(pooled.isnan(), pooled.nanmean(0), pooled)  # what is missing counts as the mean
     spread = pooled.std(0).clamp_min(1e-12)
-    means = torch.stack([(part.x.double().mean(0) - pooled.mean(0)) / spread for part in federation.train])
+    centred = [part.x.double().nanmean(0) - pooled.mean(0) for part in federation.train]
+    means = (torch.stack(centred) / spread).nan_to_num()
     furthest = means.abs().max(0).values.argsort(descending=True)[:SHOWN_FEATURES].sort().values
     names = federation.columns or [f"x[{k}]" for k in range(pooled.shape[1])]
     m, d = len(means), len(furthest)

@@ -11,6 +11,7 @@ from fedspm.data.catalog.sources import Images, load_data
 from fedspm.data.federation import Federation
 from fedspm.data.heterogeneity import shifted
 from fedspm.data.partition import draw_mixing, partition_by_class
+from fedspm.data.readers.draft import Draft
 from fedspm.data.settings import OWN
 from fedspm.report import data_figures, figures
 from fedspm.runs.config import Config
@@ -21,8 +22,8 @@ ALPHAS = (0.5, 1.0, 2.0)  # concentrations, as the paper varies them
 def plot_data(config: Config, alpha_inter: Sequence[float], alpha_intra: Sequence[float], out: Path) -> list[Path]:
     """Write every picture as png and svg: of a pool of images three, of data that comes divided what can be seen."""
     loaded = None if config.data.name == OWN else load_data(config.data.name, config.data.path, config.data.size)
-    if loaded is None or isinstance(loaded, Federation):
-        drawn = _divided(loaded or config.federation())
+    if loaded is None or isinstance(loaded, Federation | Draft):
+        drawn = _divided(loaded if isinstance(loaded, Federation) else config.federation())
     else:
         drawn = _constructed(config, loaded, alpha_inter, alpha_intra)
     with explained(out):

@@ -10,13 +10,31 @@ from torch import nn
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import write_atomically
 from fedspm.federated.settings import Block
-from fedspm.likelihood.diagnostics import Bridge, bridge_errors, shown_bridge, solved_lines
+from fedspm.likelihood.diagnostics import Bridge, bridge_errors, normalised_lines, shown_bridge, solved_lines
 from fedspm.likelihood.profile import accumulation_factors
 from fedspm.mixture.semiparametric import require_semiparametric
 from fedspm.report.figures import convergence, rendered
 from fedspm.runs.folder import Run
 
+HEADLINE = ("run", "μ", "rounds", "‖∇F‖²", "F", "of γ", "of ξ", "of ν", "max λ", "least eff. rows", "defect of γ")
 BRIDGE = ("run", "μ", "gauge", "‖∇F‖²", "Γ₂", "ε", "δ", "unsolved")
+
+
+def headline_rows(runs: Sequence[Run]) -> list[list[str]]:
+    """At normalised γ, over the rounds that all runs were diagnosed in: means of ‖∇F‖² and of its parts, F before the
+    last of them, the largest λ, the fewest rows that G spreads over, how far from eq. 4 γ as trained were at most."""
+    found = {run.path: normalised_lines(run.diagnostics()) for run in runs}
+    common = sorted(set.intersection(*map(set, found.values()))) if found else []
+    rows = []
+    for run in runs if common else ():
+        lines = [found[run.path][number] for number in common]
+        blocks = [np.mean([line["blocks"][block] for line in lines]) for block in ("gamma", "xi", "nu")]
+        shown = [np.mean([line["gradient"] for line in lines]), lines[-1]["F"], *blocks]
+        shown += [max(line["max_multiplier"] for line in lines), min(line["effective_rows"] for line in lines)]
+        shown += [max(line["defect"] for line in lines)]
+        name = [run.path.name, f"{drm_steps(run).momentum:g}", str(len(common))]
+        rows.append([*name, *(f"{value:.4g}" for value in shown)])
+    return rows
 
 
 def bridges(runs: Sequence[Run]) -> list[tuple[Run, str, Bridge | None]]:
@@ -48,6 +66,7 @@ def bridge_records(found: Sequence[tuple[Run, str, Bridge | None]]) -> list[dict
             "run": str(run.path),
             "momentum": drm_steps(run).momentum,
             "gauge": gauge,
+            **({"normalised": normalised_lines(run.diagnostics())} if gauge == "fixed" else {}),
             **({name: np.asarray(value).tolist() for name, value in vars(bridge).items()} if bridge else {}),
         }
         for run, gauge, bridge in found
@@ -70,11 +89,20 @@ def write_picture(found: Sequence[tuple[Run, str, Bridge | None]], path: Path) -
     kind = path.suffix.removeprefix(".")
     if kind not in ("svg", "png"):
         raise FedSPMError(f"{path}: the picture must be an svg or a png")
-    fixed = [(run, bridge) for run, gauge, bridge in found if gauge == "fixed" and bridge is not None]
-    if not fixed:
+    runs = {run.path: run for run, _, _ in found}
+    momenta = {drm_steps(run).momentum for run in runs.values()}
+    by_momentum = 1 < len(momenta) == len(runs)
+    names = {key: f"μ = {drm_steps(run).momentum:g}" if by_momentum else str(key) for key, run in runs.items()}
+    fixed = {names[run.path]: bridge for run, gauge, bridge in found if gauge == "fixed" and bridge is not None}
+    headline = {names[key]: _running_mean(run) for key, run in runs.items() if normalised_lines(run.diagnostics())}
+    if not fixed and not headline:
         raise FedSPMError("no diagnosed round has a solution of eq. 6: there is nothing to draw")
-    momenta = {drm_steps(run).momentum for run, _ in fixed}
-    by_momentum = 1 < len(momenta) == len(fixed)
-    panels = {f"μ = {drm_steps(run).momentum:g}" if by_momentum else str(run.path): bridge for run, bridge in fixed}
-    write_atomically(path, rendered(convergence(panels), kind))
+    write_atomically(path, rendered(convergence(fixed, headline), kind))
     return path
+
+
+def _running_mean(run: Run) -> tuple[list[int], list[float]]:
+    """T⁻¹ Σ ‖∇F‖² at normalised γ, over the rounds that were diagnosed"""
+    lines = normalised_lines(run.diagnostics())
+    squares = np.array([line["gradient"] for line in lines.values()])
+    return list(lines), (np.cumsum(squares) / np.arange(1, len(squares) + 1)).tolist()

@@ -70,8 +70,11 @@ def comparison_curves(methods: Mapping[str, Mapping[int, Sequence[Mapping[str, A
     return figure
 
 
-def convergence(runs: Mapping[str, Any]) -> Figure:
-    """The paper's momentum figure: running means of ‖∇F‖² and ε̂, and the normalised sum of δ̂."""
+def convergence(
+    runs: Mapping[str, Any], headline: Mapping[str, tuple[Sequence[int], Sequence[float]]] | None = None
+) -> Figure:
+    """The paper's momentum figure: running means of ‖∇F‖² and ε̂, and the normalised sum of δ̂. `headline` are rounds and
+    running means of ‖∇F‖² at normalised γ, instead of those in the fixed gauge."""
     figure = Figure(figsize=(10, 3.2), layout="constrained")
     names = {
         "gradient": "$T^{-1}\\sum\\|\\nabla_\\phi F\\|^2$",
@@ -79,11 +82,16 @@ def convergence(runs: Mapping[str, Any]) -> Figure:
         "delta": "$\\bar\\delta_T$",
     }
     for axes, (key, title) in zip(figure.subplots(1, 3), names.items(), strict=True):
-        for i, (label, bridge) in enumerate(runs.items()):
-            rounds = bridge.compared if key == "delta" else bridge.rounds
-            axes.plot(rounds, getattr(bridge, key), color=COLOURS[i % len(COLOURS)], label=label)
+        curves = {
+            label: (bridge.compared if key == "delta" else bridge.rounds, getattr(bridge, key))
+            for label, bridge in runs.items()
+        }
+        if key == "gradient" and headline:
+            curves = {label: (rounds, np.asarray(values)) for label, (rounds, values) in headline.items()}
+        for i, (label, (rounds, values)) in enumerate(curves.items()):
+            axes.plot(rounds, values, color=COLOURS[i % len(COLOURS)], label=label)
         axes.set(title=title)
-        positive = any((getattr(bridge, key) > 0).any() for bridge in runs.values())
+        positive = any((values > 0).any() for _, values in curves.values())
         if positive and key == "gradient":
             axes.set_yscale("log")
         elif key == "epsilon":

@@ -2,6 +2,7 @@
 
 import csv
 import io
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from fedspm.data.part import Truth
 from fedspm.federated.accountant import sentence
 from fedspm.federated.evaluation import Model
 from fedspm.report import data_figures, figures
+from fedspm.report.should_i_federate import as_section, should_i_federate
+from fedspm.report.terminal import SCORES
 from fedspm.runs.folder import Run
 from fedspm.training.predict import replies
 
@@ -36,6 +39,11 @@ def write_report(run: Run, model: Model, federation: Federation) -> tuple[Path, 
         settings=run.config,
         metrics=metrics,
         privacy=sentence(metrics["privacy"]) if "privacy" in metrics else None,
+        scores=SCORES,
+        everybody={"all clients": metrics} | metrics["clients"],
+        classes=[str(label) for label in federation.classes.tolist()],
+        settings_routes=model.algorithm.routes,
+        federate=as_section(should_i_federate(model, federation, run.config.seed)),
         sections=_sections(run, model, federation),
     )
     write_atomically(path, page, private=True)  # rows are to be seen in it
@@ -56,9 +64,13 @@ def _write_samples(folder: Path, federation: Federation) -> Path:
             if len(part):
                 write_atomically(folder / f"{name}.png", encode_png(part.x[0]), private=True)
         return folder / "*.png"
-    header = federation.columns or [f"x{k}" for k in range(federation.shape[0])]
+    header: Sequence[str] = [f"x{k}" for k in range(federation.shape[0])]
+    rows = [part.x[0].tolist() for part in tests]
+    if federation.schema:
+        header = federation.schema.names
+        rows = [list(row.values()) for part in tests for row in federation.schema.decode(part.x[:1]).records()]
     text = io.StringIO()
-    csv.writer(text, lineterminator="\n").writerows([header, *(part.x[0].tolist() for part in tests)])
+    csv.writer(text, lineterminator="\n").writerows([header, *rows])
     write_atomically(folder / "queries.csv", text.getvalue(), private=True)
     return folder / "queries.csv"
 

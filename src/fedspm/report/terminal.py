@@ -1,16 +1,42 @@
 """What a person sees in the terminal: the progress of a grid with the time left, tables, and errors of one sentence."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, Group
+from rich.console import Console, ConsoleOptions, Group, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
+from rich.segment import Segment
 from rich.table import Table
 from rich.text import Text
 
-console = Console(markup=False, emoji=False, highlight=False)  # clients may be called `[/b]` or `:cat:`
-errors = Console(stderr=True, markup=False, emoji=False, highlight=False)
+from fedspm.base.printable import printable, printable_lines
+
+
+class PlainConsole(Console):
+    """Shows other people's words as they are: `[/b]` and `:cat:` are names, and control characters are escapes."""
+
+    def __init__(self, *, stderr: bool = False):
+        super().__init__(stderr=stderr, markup=False, emoji=False, highlight=False)
+
+    def print(self, *objects: Any, **options: Any) -> None:
+        """Strings are one line each, after line breaks that they begin with."""
+        super().print(*(_one_line(each) if isinstance(each, str) else each for each in objects), **options)
+
+    def render(self, renderable: RenderableType, options: ConsoleOptions | None = None) -> Iterable[Segment]:
+        for segment in super().render(renderable, options):
+            yield segment if segment.control else segment._replace(text=printable_lines(segment.text))
+
+
+console, errors = PlainConsole(), PlainConsole(stderr=True)
+
+
+def _one_line(text: str) -> str:
+    line = text.lstrip("\n")
+    return "\n" * (len(text) - len(line)) + printable(line)
+
+
+SCORES = {"auroc": "AUROC", "auprc": "AUPRC", "f1": "F1", "brier": "Brier", "log_loss": "log loss", "ece": "ECE"}
 
 
 def counted(number: int, what: str) -> str:
@@ -28,7 +54,7 @@ class GridProgress:
         self._running: dict[str, TaskID] = {}
 
     def began(self, name: str, rounds: int, done: int) -> None:
-        self._running[name] = self._progress.add_task(f"  {name}", total=rounds, completed=done, left="")
+        self._running[name] = self._progress.add_task(f"  {printable(name)}", total=rounds, completed=done, left="")
 
     def moved(self, name: str, round: int) -> None:
         task = self._running[name]
@@ -71,18 +97,15 @@ def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: s
     """First column to the left, the others to the right, and above them a title that may be wider than the table."""
     table = Table()
     for i, heading in enumerate(headings):
-        table.add_column(heading, justify="right" if i else "left", no_wrap=True)
+        table.add_column(printable(heading), justify="right" if i else "left", no_wrap=True)
     for row in rows:
-        table.add_row(*row)
-    return Group(Text(title, style="bold"), table)
+        table.add_row(*map(printable, row))
+    return Group(Text(_one_line(title), style="bold"), table)
 
 
 def results_table(metrics: dict[str, Any], title: str) -> Table:
-    """System, average and routing accuracy and the balanced one of the system's answers, of all clients and of each.
-
-    In a client's row of the metrics `balanced_accuracy` is that of its own answers, which is not shown here.
-    """
-    table = Table(title=title, title_justify="left", title_style="bold")
+    """System, average and routing accuracy and the balanced one of the system's answers, of all clients and of each."""
+    table = Table(title=_one_line(title), title_justify="left", title_style="bold")
     table.add_column("")
     for heading in ("system", "average", "routing", "balanced", "rows"):
         table.add_column(heading, justify="right")
@@ -90,10 +113,23 @@ def results_table(metrics: dict[str, Any], title: str) -> Table:
     keys = ("system_accuracy", "average_accuracy", "routing_accuracy", "balanced_accuracy")
     everybody = [metrics.get(key) for key in keys]
     table.add_row("all clients", *map(_share, everybody), f"{rows:,}", style="bold", end_section=True)
-    keys = ("system_accuracy", "accuracy", "routing_accuracy", "system_balanced_accuracy")
+    keys = ("system_accuracy", "accuracy", "routing_accuracy", "balanced_accuracy")
     for name, client in metrics["clients"].items():
-        table.add_row(name, *(_share(client.get(key)) for key in keys), f"{client['rows']:,}")
+        table.add_row(printable(name), *(_share(client.get(key)) for key in keys), f"{client['rows']:,}")
     return table
+
+
+def scores_table(metrics: dict[str, Any]) -> Group | None:
+    """AUROC and the like of the system's answers, of all clients and of each; None where they were not computed."""
+    if "scores" not in metrics:
+        return None
+    lines = {"all clients": metrics} | metrics["clients"]
+    rows = [
+        [printable(name), *(_share(line["scores"]["system"][key]) for key in SCORES)]
+        for name, line in lines.items()
+        if "scores" in line
+    ]
+    return plain_table(["", *SCORES.values()], rows, "\nthe system's answers")
 
 
 def _share(value: float | None) -> str:

@@ -59,7 +59,7 @@ def _rows(step: Step) -> Iterable[list[str]]:
     first = [f"`{step.name}`", due, _how_often(step)]
     for name, upload in step.uploads.items():
         merged = "kept apart" if upload.apart else "averaged"
-        yield [*first, f"`{name}`", _meaning(upload), merged, _noise(step, upload), where]
+        yield [*first, f"`{name}`", _meaning(upload), merged, _noise(upload), where]
         first = ["", "", ""]
     if not step.uploads:
         yield [*first, "–", "nothing leaves", "–", "–", where]
@@ -84,10 +84,8 @@ def _meaning(upload: Upload) -> str:
     return upload.phrase
 
 
-def _noise(step: Step, upload: Upload) -> str:
-    if upload.noised:
-        return "noised"
-    return "not sent" if step.when == "after training" else "exact"
+def _noise(upload: Upload) -> str:
+    return "noised" if upload.noised else "not sent"
 
 
 def _does(method: type, step: Step) -> str:

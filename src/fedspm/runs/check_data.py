@@ -2,6 +2,8 @@
 
 from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import FedSPMError
+from fedspm.data.catalog import heart
+from fedspm.data.catalog.heart import HEART
 from fedspm.data.check import Findings, inspect, inspect_draft
 from fedspm.data.settings import OWN
 from fedspm.federated.task import Task
@@ -11,10 +13,11 @@ from fedspm.runs.config import Config
 def check_data(config: Config) -> Findings:
     """What a training would see, and what is wrong with it: with one's own data, or with what the method needs."""
     data = config.data
-    if data.name == OWN:
-        findings = inspect_draft(
-            data.own(), data.test_fraction, config.seed, data.validation_fraction, config.min_count
-        )
+    draft = data.own() if data.name == OWN else None
+    if data.name == HEART.name:
+        draft = heart.draft(HEART.load(data.path))
+    if draft is not None:
+        findings = inspect_draft(draft, data.test_fraction, config.seed, data.validation_fraction, config.min_count)
     else:
         findings = inspect(config.federation(), f"the data set {data.name}, divided over clients", config.min_count)
     if not findings.problems:

@@ -1,7 +1,7 @@
 """Do two configurations train the same model? Is a run folder still what it was when it was made?"""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -63,3 +63,11 @@ def changes_since(manifest: Mapping[str, Any], settings: Mapping[str, Any], fold
             "not be the same to the bit as without the stop"
         )
     return found
+
+
+def missing_metrics(folder: Path, metrics: Sequence[Mapping[str, Any]], done: int | None, every: int) -> list[str]:
+    """A sentence if the metrics end before the last evaluation that the newest checkpoint, of round `done`, follows."""
+    due = (done or 0) // every * every
+    if not due or any(line["round"] >= due for line in metrics):
+        return []
+    return [f"{folder / 'metrics.jsonl'} is missing or lacks lines: what was evaluated up to round {due} is not known"]

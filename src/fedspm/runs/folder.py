@@ -35,7 +35,7 @@ from fedspm.runs.checkpoints import (
     round_of,
     write_checkpoint,
 )
-from fedspm.runs.compatibility import SETTINGS_DIGEST, changes_since, settings_digest
+from fedspm.runs.compatibility import SETTINGS_DIGEST, changes_since, missing_metrics, settings_digest
 from fedspm.runs.config import Config, load_config, recorded
 from fedspm.runs.lock import locked, refuse_existing
 from fedspm.runs.manifest import ELSEWHERE, manifest, read_manifest
@@ -47,13 +47,11 @@ GIVEN = "given"  # encoder of a model whose network was given from Python
 
 
 class Run:
-    """A run folder that exists. Encoders from outside this package are built only if `allowed` has their names."""
+    """A run folder that exists. What it names from outside this package is run only if `allowed` has its name."""
 
     def __init__(self, path: Path, allowed: Collection[str] = ()):
         self.path = path
         self.allowed = frozenset([allowed] if isinstance(allowed, str) else allowed)
-
-    # -- making and opening ------------------------------------------------------------------------------------------
 
     @classmethod
     def begin(cls, path: Path, config: Config, command: str) -> tuple["Run", Federation]:
@@ -107,7 +105,7 @@ class Run:
         refuse_existing(path, config)
         with explained(path):
             path.mkdir(parents=True, exist_ok=True)
-        run = cls(path, config.encoders)  # which the user has named just now
+        run = cls(path, config.outside_names)  # which the user has named just now
         run.remove_leftovers()
         write_atomically(path / "config.toml", config.to_toml())
         run.describe(manifest)
@@ -132,7 +130,10 @@ class Run:
 
     def changes(self) -> list[str]:
         """What is not as it was when the run was made or last extended, one sentence each."""
-        return changes_since(self.manifest, self._settings(), self.path)
+        config = self._settings()
+        return changes_since(self.manifest, config, self.path) + missing_metrics(
+            self.path, self.metrics(), self.last_round(), recorded(config).eval_every
+        )
 
     def _settings(self) -> dict[str, Any]:
         """What config.toml says."""
@@ -176,15 +177,14 @@ class Run:
         return build_algorithm(self.config, self.task, networks)
 
     def require_allowed(self, networks: Collection[str] = ()) -> None:
-        """Refuse encoders that only this folder names, for roles without a network: it may come from anybody."""
-        for role, source in zip(("predictor", "router"), self.config.encoders, strict=True):
-            if role in networks:
-                continue
-            if source == GIVEN:
-                raise FedSPMError(
-                    f"{self.path} was trained with a {role} network of your own; give it again: {role}=network"
-                )
-            require_allowed(source, self.allowed)
+        """Refuse code that only this folder names, but for encoders that `networks` replace: it may be anybody's."""
+        roles = zip(("predictor", "router"), self.config.encoders, strict=True)
+        built = {role: source for role, source in roles if role not in networks}
+        if given := [role for role, source in built.items() if source == GIVEN]:
+            what = f"a {given[0]} network of your own; give it again: {given[0]}=network"
+            raise FedSPMError(f"{self.path} was trained with {what}")
+        named = [each for each in self.config.outside_code if each.kind != "encoders" or each.name in built.values()]
+        require_allowed(named, self.allowed)
 
     def model(self, networks: Mapping[str, nn.Module] | None = None) -> Model:
         """The newest checkpoint, ready to route and predict."""
@@ -270,7 +270,8 @@ class Run:
     def federation(self) -> Federation:
         """The federation of this run, built again from its configuration and checked to be the same."""
         self.require_rows()
-        federation = self.config.federation(again=True)
+        require_allowed([code for code in self.config.outside_code if code.kind == "data"], self.allowed)
+        federation = self.config.federation(again=True, schema=self.task.schema)
         self.require_same(federation)
         return federation
 
@@ -295,5 +296,5 @@ class Run:
 
 
 def load_run(path: str | os.PathLike[str], *, allow: Collection[str] = ()) -> Run:
-    """Open a run folder. `allow` names encoders from outside this package that may run their code."""
+    """Open a run folder. `allow` names what it uses from outside this package and may run: encoders, algorithm, …"""
     return Run.open(Path(path), allow)

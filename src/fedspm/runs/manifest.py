@@ -6,7 +6,6 @@ import platform
 import subprocess
 import sys
 import uuid
-from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -23,6 +22,7 @@ from fedspm.federated.sizes import encoder_sizes
 from fedspm.version import __version__
 
 ROOT = Path(__file__).parents[3]  # of a clone
+LISTED = 100  # rows or files that were skipped
 ELSEWHERE = "at the sites"  # fingerprint of rows that are not here
 
 
@@ -30,16 +30,14 @@ def manifest(federation: Federation, algorithm: Algorithm, command: str) -> dict
     """Of a run whose rows are here."""
     return facts(algorithm, federation.classes, command) | {
         "data_fingerprint": federation.fingerprint,
-        "columns": federation.columns and list(federation.columns),
         "range": federation.range,
+        "skipped": {"rows": sum(federation.skipped.values()), "why": list(federation.skipped)[:LISTED]},
     }
 
 
-def site_manifest(
-    algorithm: Algorithm, classes: np.ndarray, pixels: bool, columns: Sequence[str] | None = None
-) -> dict[str, Any]:
+def site_manifest(algorithm: Algorithm, classes: np.ndarray, pixels: bool) -> dict[str, Any]:
     """Of a run across sites, whose rows nobody here has seen; `pixels`: all say that theirs are as image files."""
-    found = {"data_fingerprint": ELSEWHERE, "columns": columns and list(columns), "range": UNIT if pixels else None}
+    found = {"data_fingerprint": ELSEWHERE, "range": UNIT if pixels else None}
     return facts(algorithm, classes, "fedspm federation train") | found
 
 
@@ -65,6 +63,7 @@ def facts(algorithm: Algorithm, classes: np.ndarray, command: str) -> dict[str, 
         "counts": list(algorithm.task.counts),
         "classes": classes.tolist(),
         "shape": list(algorithm.task.shape),
+        "table": algorithm.task.schema and algorithm.task.schema.model_dump(mode="json"),
         "components": algorithm.settings.components,
         "encoders": encoder_sizes(algorithm),
         "versions": {

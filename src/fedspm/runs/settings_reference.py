@@ -9,9 +9,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from fedspm.algorithms import ALGORITHMS
-from fedspm.base.layers import flat
+from fedspm.base.layers import flat, merged
 from fedspm.base.schema import fields
-from fedspm.runs.config import OF_DATA, PRESETS, Config
+from fedspm.runs.config import OF_DATA, PRESETS, TUNED, Config
 
 KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 OPTIONS = "options"
@@ -38,13 +38,15 @@ class Setting:
 
 def settings() -> list[Setting]:
     """Those of a run's configuration; in the place of `options` those of the methods that have any."""
-    layers = {name: flat(layer) for name, layer in (PRESETS | OF_DATA).items()}
+    data = {name: merged(OF_DATA.get(name, {}), TUNED.get(name, {})) for name in OF_DATA | TUNED}
+    layers = {name: flat(layer) for name, layer in (PRESETS | data).items()}
+    preset = layers.pop("default")
     found: list[Setting] = []
     for key, field in fields(Config):
         if key == OPTIONS:
             found += _options()
             continue
-        usual = Config().value(key)
+        usual = preset.get(key, Config().value(key))
         instead = {name: layer[key] for name, layer in layers.items() if layer.get(key, usual) != usual}
         found.append(_setting(key, field, usual, instead))
     return found

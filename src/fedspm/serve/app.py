@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Annotated, Any, Literal
 
 from fastapi import FastAPI, Query, Request, Response
-from fastapi.responses import FileResponse
+from fastapi.responses import FileResponse, RedirectResponse
 from pydantic_core import to_json
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -20,6 +20,7 @@ from fedspm.version import __version__
 
 PAGE = Path(__file__).with_name("page")
 PAGES = {"/": "index.html", "/page.css": "page.css", "/page.js": "page.js", "/icon.svg": "icon.svg"}
+QUERIES = ("/v1/predict", "/v1/route")
 log = logging.getLogger("fedspm.serve")
 
 NAMED_X = "one tensor, named x; the metadata `columns`, a JSON list, may name its columns"
@@ -45,7 +46,7 @@ BODY: dict[str, Any] = {
                     "properties": {
                         "x": {
                             "description": "a row, or a list of rows; where columns have names (/v1/model), a row may "
-                            "be an object with a number for each of them, in any order",
+                            "be an object with a value for each of them, in any order; null where one is missing",
                             "anyOf": [{"type": "array", "items": {}}, {"type": "object"}],
                         }
                     },
@@ -105,10 +106,11 @@ def _service(app: FastAPI, router: Router) -> None:
     async def model(request: Request) -> Response:
         router.admit(request)
         card = router.current.model.card
-        kept = {"version", "shape", "range", "classes", "columns", "names", "false_alarms"}
+        kept = {"version", "shape", "range", "classes", "table", "names", "false_alarms"}
         limits = {"body": router.limits.body, "batch": router.limits.batch, "pixels": router.limits.pixels}
         return _json(
-            card.model_dump(include=kept)
+            card.model_dump(mode="json", include=kept)
+            | {"columns": card.columns}
             | {"algorithm": card.settings.algorithm, "components": card.settings.components, "limits": limits}
         )
 
@@ -132,6 +134,10 @@ def _service(app: FastAPI, router: Router) -> None:
 
 
 def _page(app: FastAPI, router: Router, samples: Path | None) -> None:
+    @app.get("/docs", include_in_schema=False)
+    async def docs() -> Response:
+        return RedirectResponse("/openapi.json")
+
     for address, file in PAGES.items():
         app.get(address, include_in_schema=False)(_file(PAGE / file))
     known = {path.stem: path for path in sorted(samples.glob("*.png"))} if samples and samples.is_dir() else {}
@@ -161,8 +167,8 @@ def _json(content: Any) -> Response:
 
 
 class RequestLog:
-    """Writes one line per request to the log (path, status, size and time, nothing of the query itself), counts it, and
-    adds the security headers to the reply."""
+    """Writes one line per query to the log (path, status, size and time, nothing of the query itself), counts every
+    request, and adds the security headers to the reply."""
 
     def __init__(self, app: ASGIApp, router: Router):
         self._app = app
@@ -195,6 +201,6 @@ class RequestLog:
             route = scope.get("route")
             path = getattr(route, "path", "elsewhere")  # the declared address: what a caller types is not logged
             self._metrics.requests.labels(path, str(status)).inc()
-            if path.startswith("/v1/"):
+            if path in QUERIES:  # a page that is open asks for the nodes' health every few seconds
                 self._metrics.seconds.observe(seconds)
                 log.info("%s %d %d bytes %.1f ms", path, status, size, 1000 * seconds)

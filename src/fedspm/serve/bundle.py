@@ -1,7 +1,7 @@
 """A bundle: one folder with what a router needs of a run, and one folder per client with what its node needs.
 
-    BUNDLE/router/         router.json, router.safetensors
-    BUNDLE/clients/NAME/   node.json, node.safetensors
+    BUNDLE/router/         router.json, router.safetensors, router.sig if it is signed
+    BUNDLE/clients/NAME/   node.json, node.safetensors, node.sig if it is signed
 
 The router has no head, a node has nothing of the other clients, and neither has a row of anybody's data. All folders of
 one export carry the same `version`, and the router asks a node for the version that it routed with. A card holds the
@@ -24,19 +24,21 @@ from pydantic import Field, ValidationError
 from safetensors.torch import load
 from torch import Tensor
 
-from fedspm.algorithms import build_algorithm
+from fedspm.algorithms import build_algorithm, outside_code
 from fedspm.base.errors import DamagedFile, FedSPMError
-from fedspm.base.files import read_json
+from fedspm.base.files import parse_json
 from fedspm.base.plugins import require_allowed
 from fedspm.base.schema import Strict, problem
 from fedspm.base.tensors import Tensors, plain, read_tensors
 from fedspm.data.arrays import as_input
+from fedspm.data.tables.schema import TableSchema
 from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 from fedspm.serve.novelty import Novelty
 
-FORMAT = 2  # since bundles hold the names of columns
+KINDS, SUFFIXES = ("router", "node"), ("json", "safetensors", "sig")  # of a folder, and of its files
+FORMAT = 3  # since bundles hold how tables become vectors
 TENSORS = "application/x-safetensors"  # content type of packed tensors
 HEADER = 64 * 1024  # bytes that the header of a body may have: hundreds of tensors, and a query has one
 SUM = 1e-3  # by which probabilities of a probe may miss one
@@ -54,7 +56,7 @@ class Card(Strict):
     shape: tuple[int, ...]
     range: tuple[float, float] | None  # of the training rows; None: not known, but beyond that of image files
     classes: list[str | int | float | bool]
-    columns: list[str] | None = Field(None, description="names of the features of vectors, where they have any")
+    table: TableSchema | None = Field(None, description="how rows of named columns become vectors")
     names: list[str]  # all clients for a router, one for a node
     counts: list[int]
     features: dict[str, list[int]] = Field({}, description="a node's: shapes of what the router sees in a row")
@@ -68,7 +70,12 @@ class Card(Strict):
 
     @property
     def task(self) -> Task:
-        return Task.of_description(dict(self))
+        return Task(self.shape, len(self.classes), tuple(self.names), tuple(self.counts), self.table)
+
+    @property
+    def columns(self) -> list[str] | None:
+        """Names of the columns of a row, where they have any."""
+        return list(self.table.names) if self.table else None
 
 
 @dataclass(frozen=True)
@@ -181,24 +188,31 @@ def mean_row(tensors: Tensors, shape: tuple[int, ...]) -> Float[Tensor, "1 *shap
     return as_input(mean.expand(shape)[None], shape)
 
 
-def load_router(folder: Path, encoders: Collection[str] = ()) -> RouterModel:
-    """`encoders` from outside this package may be imported, and no others."""
-    return RouterModel(*_load(folder, "router", encoders))
+def load_router(folder: Path, allowed: Collection[str] = (), trust: bytes | None = None) -> RouterModel:
+    """Code from outside this package is imported only if `allowed` has the name that the folder calls it by. With a key
+    to `trust`, the folder must be signed with it."""
+    return RouterModel(*_load(folder, "router", allowed, trust))
 
 
-def load_node(folder: Path, encoders: Collection[str] = ()) -> NodeModel:
+def load_node(folder: Path, allowed: Collection[str] = (), trust: bytes | None = None) -> NodeModel:
     """As `load_router`, for the folder of one client."""
-    return NodeModel(*_load(folder, "node", encoders))
+    return NodeModel(*_load(folder, "node", allowed, trust))
 
 
-def read_card(folder: Path, kind: str) -> Card:
+def read_card(folder: Path, kind: str, trust: bytes | None = None) -> Card:
     path = folder / f"{kind}.json"
-    if not path.exists():
+    try:
+        content = path.read_bytes()
+    except OSError as error:
         raise FedSPMError(
             f"{folder} is not the folder of a {kind}: it has no {kind}.json; make a bundle with `fedspm export`"
-        )
+        ) from error
+    if trust:
+        from fedspm.serve.signature import require_signed
+
+        require_signed(folder, kind, content, trust)
     try:
-        card = Card.model_validate(read_json(path))
+        card = Card.model_validate(parse_json(content, path))
     except ValidationError as error:
         raise DamagedFile(f"{path} is damaged at {problem(error, Card)}") from error
     if card.format != FORMAT:
@@ -206,10 +220,9 @@ def read_card(folder: Path, kind: str) -> Card:
     return card
 
 
-def _load(folder: Path, kind: str, encoders: Collection[str]) -> tuple[Card, Tensors]:
-    card, path = read_card(folder, kind), folder / f"{kind}.safetensors"
-    for name in card.settings.encoders:
-        require_allowed(name, encoders)
+def _load(folder: Path, kind: str, allowed: Collection[str], trust: bytes | None) -> tuple[Card, Tensors]:
+    card, path = read_card(folder, kind, trust), folder / f"{kind}.safetensors"
+    require_allowed(outside_code(card.settings), allowed)
     unlike = f"is damaged, or not of the same export as {kind}.json (its SHA-256 is another); copy both files again"
     return card, read_tensors(path, card.sha256, other_digest=unlike).tensors
 

@@ -11,11 +11,15 @@ from safetensors.torch import save
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
-from fedspm.data.arrays import in_order, named_columns
+from fedspm.data.arrays import is_frame
+from fedspm.data.tables.schema import TableSchema
+from fedspm.data.tables.table import Table
 
 AT_ONCE, BYTES = 256, 8 * 2**20  # rows of a request and their bytes: half of what a router takes
 FILES = 16  # image files of a request: their pixels count together, before they are scaled down
 Queries = Any  # an array or a table of rows, or one row, or the path of an image, or a list of paths
+
+Piece = Tensor | Sequence[str | Path] | list[dict[str, Any]]  # what one request holds; dicts are rows with names
 
 
 class Connection:
@@ -82,10 +86,16 @@ class Connection:
         swapped in another model by then."""
         if hasattr(x, "to_frame") and hasattr(x, "index"):  # a row of a table
             x = x.to_frame().T
-        if named_columns(x) is None:
+        if not is_frame(x):
             return x, None
-        columns = self._read(lambda: self._http.get("/v1/model")).get("columns")
-        return in_order(x, columns), columns
+        rows, about = Table.of_frame(x, "x"), self._read(lambda: self._http.get("/v1/model"))
+        if about.get("table") is None:
+            return rows.numbers("x"), None
+        schema = TableSchema.parse(about["table"], "/v1/model")
+        assert schema is not None
+        order = schema.find(rows.names, "x")
+        rows = Table(tuple(rows.columns[k] for k in order), rows.values[:, order])
+        return (rows.values, rows.names) if schema.takes_arrays and rows.is_numeric else (rows.records(), None)
 
     def _read(self, send: Any) -> Any:
         try:
@@ -106,14 +116,17 @@ def connect(
     return Connection(url, token, seconds, authority)
 
 
-def _pieces(x: Queries) -> Iterator[Tensor | Sequence[str | Path]]:
+def _pieces(x: Queries) -> Iterator[Piece]:
     """As many rows as a router takes at once. A single row is a vector, or has few channels: it stays whole."""
     x = [x] if isinstance(x, str | Path) else x
     if isinstance(x, Sequence) and x and all(isinstance(each, str | Path) for each in x):
         yield from (x[start : start + FILES] for start in range(0, len(x), FILES))
         return
+    if isinstance(x, list) and x and isinstance(x[0], dict):
+        yield from (x[start : start + AT_ONCE] for start in range(0, len(x), AT_ONCE))
+        return
     try:
-        rows = x.detach().cpu() if isinstance(x, Tensor) else torch.as_tensor(np.asarray(x))
+        rows = x.detach().cpu() if isinstance(x, Tensor) else torch.as_tensor(np.array(x))
     except (TypeError, ValueError) as error:
         raise FedSPMError(f"x cannot be read as an array of numbers ({error})") from error
     if rows.ndim in (0, 1, 3) or not len(rows):
@@ -122,10 +135,12 @@ def _pieces(x: Queries) -> Iterator[Tensor | Sequence[str | Path]]:
         yield from rows.split(max(1, min(AT_ONCE, BYTES // max(1, 4 * rows[0].numel()))))
 
 
-def _body(x: Tensor | Sequence[str | Path], columns: Sequence[str] | None = None) -> dict[str, Any]:
+def _body(x: Piece, columns: Sequence[str] | None = None) -> dict[str, Any]:
+    if isinstance(x, list) and isinstance(x[0], dict):
+        return {"json": {"x": x}}
     if not isinstance(x, Tensor):
         try:
-            return {"files": [("images", Path(each).read_bytes()) for each in x]}
+            return {"files": [("images", Path(each).read_bytes()) for each in x if not isinstance(each, dict)]}
         except OSError as error:
             raise FedSPMError(f"{error.filename} cannot be read: {error.strerror}") from error
     said = {"columns": json.dumps(list(columns), ensure_ascii=False)} if columns else None

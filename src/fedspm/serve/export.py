@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedspm.algorithms import build_algorithm
+from fedspm.algorithms import build_algorithm, outside_code
 from fedspm.base.errors import FedSPMError
 from fedspm.base.files import file_names, folder_atomically, sha256
 from fedspm.base.plugins import require_allowed
@@ -22,7 +22,7 @@ from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 from fedspm.nn.sgd import chunks
 from fedspm.runs.folder import GIVEN, Run
-from fedspm.serve.bundle import FORMAT, Card, load_node, load_router, mean_row, pack, read_card, version_of
+from fedspm.serve.bundle import FORMAT, SUFFIXES, Card, load_node, load_router, mean_row, pack, read_card, version_of
 from fedspm.serve.novelty import Novelty, Sums, description
 
 NAMED = 3  # files that a refusal lists
@@ -37,11 +37,12 @@ class Exported:
     false_alarms: float | None  # share of held-out rows beyond the threshold that it was not set on
 
 
-def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
+def export(run: Run, out: Path, false_alarms: float = 0.05, sign: Path | None = None) -> Exported:
     """Write BUNDLE/router and BUNDLE/clients/NAME; a bundle that is there already is replaced as a whole.
 
-    Of a run across sites only BUNDLE/router: what their nodes need has never been here.
+    Of a run across sites only BUNDLE/router: what their nodes need has never been here. `sign` is a private key.
     """
+    key = _signing_key(sign)
     _require_nothing_else(out, _written(out))
     if not 0 < false_alarms < 1:
         raise FedSPMError(f"the share of false alarms must lie between 0 and 1, it is {false_alarms}")
@@ -66,7 +67,6 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
         "made_from": run.manifest["data_fingerprint"],
         "round": checkpoint.round,
         "range": run.manifest.get("range", UNIT),
-        "columns": run.manifest.get("columns"),
     }
     folders, features = file_names(task.names) if nodes else [], _features(algorithm, shared)
     everybody = common | {
@@ -77,10 +77,10 @@ def export(run: Run, out: Path, false_alarms: float = 0.05) -> Exported:
         "meanings": _meanings(federation, algorithm, shared) if federation else None,
     }
     with folder_atomically(out, private=True) as temporary:
-        _write(temporary / "router", "router", router, everybody)
+        _write(temporary / "router", "router", router, everybody, key)
         for i, tensors in enumerate(nodes):
             alone = common | {"names": [task.names[i]], "counts": [task.counts[i]], "features": features}
-            _write(temporary / "clients" / folders[i], "node", tensors, alone)
+            _write(temporary / "clients" / folders[i], "node", tensors, alone, key)
     return Exported(version, list(task.names) if nodes else [], measured)
 
 
@@ -96,15 +96,16 @@ class SiteSnapshot:
     private: Tensors
 
 
-def export_site(kept: SiteSnapshot, out: Path, encoders: Collection[str] = ()) -> str:
+def export_site(kept: SiteSnapshot, out: Path, allowed: Collection[str] = (), sign: Path | None = None) -> str:
     """At a site: write the folder of its own node. Returns the version, which is the router's too, because both have
-    the same shared parameters. The server chose the encoders; from outside the package only `encoders` are imported."""
-    _require_nothing_else(out, ["node.json", "node.safetensors"])
+    the same shared parameters. The server chose algorithm and encoders; code from outside the package is imported only
+    if its name is `allowed`."""
+    key = _signing_key(sign)
+    _require_nothing_else(out, [f"node.{suffix}" for suffix in SUFFIXES])
     if not kept.shared:
         raise FedSPMError(f"this site has not got a model of run {kept.run} yet: no round was trained")
     settings, task = Settings.model_validate(kept.description["settings"]), Task.of_description(kept.description)
-    for name in settings.encoders:
-        require_allowed(name, encoders)
+    require_allowed(outside_code(settings), allowed)
     algorithm = servable(build_algorithm(settings, task), settings.algorithm)
     algorithm.require_fit(kept.shared)
     i = task.names.index(kept.name)
@@ -114,13 +115,12 @@ def export_site(kept: SiteSnapshot, out: Path, encoders: Collection[str] = ()) -
         "made_from": kept.run,
         "round": kept.round,
         "range": None,  # a node gets rows, never image files
-        "columns": kept.description.get("columns"),
         "names": [kept.name],
         "counts": [task.counts[i]],
         "features": _features(algorithm, kept.shared),
     }
     with folder_atomically(out, private=True) as temporary:
-        _write(temporary, "node", algorithm.node_part(i, kept.private, kept.shared), said)
+        _write(temporary, "node", algorithm.node_part(i, kept.private, kept.shared), said, key)
     return version
 
 
@@ -131,6 +131,7 @@ def _common(algorithm: Servable, version: str, classes: list[Any]) -> dict[str, 
         "version": version,
         "settings": algorithm.settings.alone(),
         "shape": algorithm.task.shape,
+        "table": algorithm.task.schema,
         "classes": classes,
     }
 
@@ -196,17 +197,29 @@ def _written(bundle: Path) -> list[str]:
         folders = read_card(bundle / "router", "router").folders
     except FedSPMError:  # damaged, or of another format: it is to be replaced
         folders = ["*"]
-    nodes = [f"clients/{folder}/node.{suffix}" for folder in folders for suffix in ("json", "safetensors")]
-    return ["router/router.json", "router/router.safetensors", *nodes]
+    nodes = [f"clients/{folder}/node.{suffix}" for folder in folders for suffix in SUFFIXES]
+    return [*(f"router/router.{suffix}" for suffix in SUFFIXES), *nodes]
 
 
-def _write(folder: Path, kind: str, tensors: Tensors, said: dict[str, Any]) -> None:
-    """The tensors, and the card that says everything else and which tensors it goes with."""
+def _write(folder: Path, kind: str, tensors: Tensors, said: dict[str, Any], key: bytes | None) -> None:
+    """The tensors, the card that says everything else and which tensors it goes with, and its signature if wanted."""
     content = pack(tensors)
-    card = Card(**said, sha256=sha256(content))
+    card = Card(**said, sha256=sha256(content)).model_dump_json(indent=2).encode()
     folder.mkdir(parents=True, exist_ok=True)
     (folder / f"{kind}.safetensors").write_bytes(content)
-    (folder / f"{kind}.json").write_text(card.model_dump_json(indent=2), "utf-8")
+    (folder / f"{kind}.json").write_bytes(card)
+    if key:
+        from fedspm.serve.signature import sign_card
+
+        (folder / f"{kind}.sig").write_bytes(sign_card(kind, card, key))
+
+
+def _signing_key(path: Path | None) -> bytes | None:
+    if path is None:
+        return None
+    from fedspm.serve.signature import read_signing_key
+
+    return read_signing_key(path)
 
 
 # -- novelty -----------------------------------------------------------------------------------------------------------

@@ -8,9 +8,11 @@ from pathlib import Path
 from typing import Generic, TypeVar
 
 from fedspm.base.errors import FedSPMError
-from fedspm.serve.bundle import ServedModel
+from fedspm.base.files import is_partial
+from fedspm.serve.bundle import KINDS, SUFFIXES, ServedModel
 
 LOOK_EVERY = 0.5  # seconds
+NAMED = 3  # files that a line of the log lists
 Model = TypeVar("Model", bound=ServedModel)
 log = logging.getLogger("fedspm.serve")
 
@@ -25,11 +27,13 @@ class ReloadableModel(Generic[Model]):
     def __init__(self, folder: Path, load: Callable[[Path], Model]):
         self._folder = folder
         self._load = load
+        self._strays: list[str] = []
         self._stamp = self._stamped()
         self.model = self._answering(load(folder))
         self._before: Model | None = None
         self._coming: Model | None = None
         self._trouble = ""
+        self._name_strays()
 
     def of_version(self, version: str) -> Model | None:
         return next((each for each in (self.model, self._before) if each and each.card.version == version), None)
@@ -45,6 +49,7 @@ class ReloadableModel(Generic[Model]):
 
     async def refresh(self, ready: Callable[[Model], Awaitable[bool]] = always_ready) -> None:
         """Load a bundle that has appeared in the folder since the last look, and swap it in if it is `ready`."""
+        self._name_strays()
         if (stamp := self._stamped()) not in (None, self._stamp):
             self._coming = None
             try:
@@ -71,10 +76,21 @@ class ReloadableModel(Generic[Model]):
             raise FedSPMError(f"{self._folder}: {error}") from error
         return model
 
+    def _name_strays(self) -> None:
+        """Say once which files in the folder are not of a bundle; they change nothing."""
+        ours = {f"{kind}.{suffix}" for kind in KINDS for suffix in SUFFIXES}
+        try:
+            found = sorted(name for name in os.listdir(self._folder) if name not in ours and not is_partial(name))
+        except OSError:
+            return
+        if found and found != self._strays:
+            named = ", ".join(map(repr, found[:NAMED])) + (f" and {len(found) - NAMED} more" if found[NAMED:] else "")
+            log.warning("%s holds %s, which no export wrote; it is not used", self._folder, named)
+        self._strays = found
+
     def _stamped(self) -> tuple[int, int] | None:
         try:
-            (card,) = self._folder.glob("*.json")
-            status = os.stat(card)
-        except (OSError, ValueError):
+            status = os.stat(next(card for kind in KINDS if (card := self._folder / f"{kind}.json").exists()))
+        except (OSError, StopIteration):
             return None
         return status.st_mtime_ns, status.st_ino

@@ -22,12 +22,14 @@ from fedspm.serve.bundle import TENSORS, NodeModel, load_node, pack, unpacked_ro
 from fedspm.serve.hot_reload import ReloadableModel
 from fedspm.serve.http.auth import bearer
 from fedspm.serve.http.errors import add_error_handlers
+from fedspm.serve.http.in_flight import BodiesInFlight
 from fedspm.serve.http.limits import read_body
 from fedspm.serve.http.problem import HTTPProblem
 from fedspm.serve.metrics import NodeMetrics
 
 AT_ONCE = 256  # rows whose activations stay in the cache
 LARGEST = 2**30  # bytes that a router may send: AT_ONCE images of 512 pixels are 805 MB
+BODY_TIMEOUT = 10.0  # seconds that a router has to send its rows
 VERSION = "x-fedspm-version"
 log = logging.getLogger("fedspm.serve")
 
@@ -51,10 +53,11 @@ class Health(BaseModel):
 
 
 class Node:
-    def __init__(self, folder: Path, secret: str | None, encoders: Collection[str] = ()):
-        self.current = ReloadableModel(folder, partial(load_node, encoders=encoders))
+    def __init__(self, folder: Path, secret: str | None, allowed: Collection[str] = (), trust: bytes | None = None):
+        self.current = ReloadableModel(folder, partial(load_node, allowed=allowed, trust=trust))
         self.metrics = NodeMetrics()
         self._secret = secret
+        self._bodies = BodiesInFlight(LARGEST)
         self._worker = Worker("answer")
         self._batcher = Batcher(self._answer, lambda task: len(task.x), AT_ONCE, self.metrics.batch_rows.observe)
 
@@ -68,7 +71,8 @@ class Node:
         model = self.current.of_version(version)
         if model is None:
             raise HTTPProblem(409, f"this node has version {' and '.join(self.current.versions())}, not {version!r}")
-        x, features = unpacked_rows(await read_body(request, LARGEST))
+        async with self._bodies.reading(BODY_TIMEOUT) as arriving:
+            x, features = unpacked_rows(await read_body(request, LARGEST, arriving.took))
         try:
             task = Task(model, as_input(x, model.card.shape), features)
             return await self._batcher.ask(task)
@@ -103,9 +107,11 @@ class Node:
         self._worker.shutdown()
 
 
-def node_app(folder: Path, secret: str | None = None, encoders: Collection[str] = ()) -> FastAPI:
-    """`encoders` from outside this package may be imported, and no others."""
-    node = Node(folder, secret, encoders)
+def node_app(
+    folder: Path, secret: str | None = None, allowed: Collection[str] = (), trust: bytes | None = None
+) -> FastAPI:
+    """`allowed` and `trust` are those of `load_router`."""
+    node = Node(folder, secret, allowed, trust)
     app = FastAPI(title="FedSPM node", docs_url=None, redoc_url=None, openapi_url=None, lifespan=node.lifespan)
     add_error_handlers(app)
 

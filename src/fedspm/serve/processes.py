@@ -8,8 +8,10 @@ import signal
 import sys
 import threading
 import time
+import warnings
 from collections.abc import Collection, Iterator
 from contextlib import contextmanager
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from multiprocessing.context import ForkServerProcess
 from pathlib import Path
@@ -20,8 +22,10 @@ from fastapi import FastAPI
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.ports import free_port
+from fedspm.base.printable import printable
 from fedspm.base.threads import keep_freed_memory
 from fedspm.serve.bundle import load_router
+from fedspm.serve.http.connections import guarded_protocol
 from fedspm.serve.http.hosts import KnownHosts
 from fedspm.serve.http.listen import Listen
 from fedspm.serve.node import node_app
@@ -41,6 +45,7 @@ def serve(app: FastAPI, listen: Listen) -> None:
 def make_server(app: FastAPI, listen: Listen) -> uvicorn.Server:
     """A uvicorn server that refuses unknown hosts and origins before the app sees the request."""
     keep_freed_memory()
+    warnings.filterwarnings("ignore", module="PIL")  # a line in the log for every odd tag of a stranger's image
     torch.set_num_threads(1)  # of the event loop, which computes a few rows itself; more have a worker
     config = uvicorn.Config(
         KnownHosts(app, listen),
@@ -48,7 +53,9 @@ def make_server(app: FastAPI, listen: Listen) -> uvicorn.Server:
         port=listen.port,
         ssl_certfile=listen.certificate,
         ssl_keyfile=listen.key,
-        log_level="warning",
+        http=guarded_protocol(),
+        loop="fedspm.serve.http.connections:tls_event_loop" if listen.certificate else "auto",
+        log_level="error",  # a warning per malformed request would let strangers fill the disk
         access_log=False,
         server_header=False,
         timeout_keep_alive=75,
@@ -57,9 +64,16 @@ def make_server(app: FastAPI, listen: Listen) -> uvicorn.Server:
     return uvicorn.Server(config)
 
 
+class OneLine(logging.Formatter):
+    """A line per record, whatever a client or a file is called."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        return printable(super().format(record))
+
+
 def log_to_stderr(level: int = logging.INFO) -> None:
     handler = logging.StreamHandler(sys.stderr)
-    handler.setFormatter(logging.Formatter("%(asctime)s %(message)s"))
+    handler.setFormatter(OneLine("%(asctime)s %(message)s"))
     log.addHandler(handler)
     log.setLevel(level)
 
@@ -68,20 +82,21 @@ def log_to_stderr(level: int = logging.INFO) -> None:
 
 
 @contextmanager
-def local_nodes(bundle: Path, encoders: Collection[str] = ()) -> Iterator[tuple[dict[str, str], str]]:
+def local_nodes(bundle: Path, allowed: Collection[str] = ()) -> Iterator[tuple[dict[str, str], str]]:
     """Run one node per client on loopback, each in its own process. Yields their addresses and the secret that they
     share with the router."""
-    card = load_router(bundle / "router", encoders).card
+    card = load_router(bundle / "router", allowed).card
     if not card.folders:
         raise FedSPMError(
             "this run was trained across sites, and what their nodes need is there; see `fedspm export --help`, then "
             "start `fedspm serve node` at every site and `fedspm serve router` here"
         )
     secret = secrets.token_urlsafe(32)
-    supervisors = [
-        NodeSupervisor(bundle / "clients" / folder, free_port(), secret, encoders) for folder in card.folders
-    ]
+    multiprocessing.get_context("forkserver").set_forkserver_preload(["fedspm.serve.node"])
+    supervisors = [NodeSupervisor(bundle / "clients" / folder, free_port(), secret, allowed) for folder in card.folders]
     stop = threading.Event()
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # which the server of processes inherits: who stops a whole group of
+    forkserver.ensure_running()  # processes means the router, and nodes live until it has finished what has begun
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(0))  # so that what follows `yield` runs
 
     def keep() -> None:
@@ -110,9 +125,9 @@ def next_pause(pause: float, lasted: float) -> float:
 class NodeSupervisor:
     """Keeps the process of one node alive. Processes come from a server that has imported PyTorch once for all."""
 
-    def __init__(self, folder: Path, port: int, secret: str, encoders: Collection[str] = ()):
+    def __init__(self, folder: Path, port: int, secret: str, allowed: Collection[str] = ()):
         self.port = port
-        self._arguments = (folder, port, secret, tuple(encoders))
+        self._arguments = (folder, port, secret, tuple(allowed))
         self._lock = threading.Lock()
         self._stopped = False
         self._process: ForkServerProcess | None = None
@@ -123,7 +138,6 @@ class NodeSupervisor:
     def start(self) -> None:
         self._began, self._due = time.monotonic(), None
         context = multiprocessing.get_context("forkserver")
-        context.set_forkserver_preload(["fedspm.serve.node"])
         watched, self._alive = context.Pipe(duplex=False)
         process = context.Process(target=_node, args=(*self._arguments, watched), daemon=True)
         process.start()
@@ -164,12 +178,13 @@ class NodeSupervisor:
             self._process.join(DRAIN)
 
 
-def _node(folder: Path, port: int, secret: str, encoders: Collection[str], watched: Connection) -> None:
+def _node(folder: Path, port: int, secret: str, allowed: Collection[str], watched: Connection) -> None:
     """The process of a node. It ends when its parent does, however that ends."""
     os.setsid()  # Ctrl-C is for the router, which drains first
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     log_to_stderr(logging.WARNING)
     try:
-        server = make_server(node_app(folder, secret, encoders), Listen(port=port))
+        server = make_server(node_app(folder, secret, allowed), Listen(port=port))
     except FedSPMError as error:
         log.error("the node in %s does not start: %s", folder, error)
         sys.exit(1)

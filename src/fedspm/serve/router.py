@@ -16,7 +16,6 @@ from fastapi import FastAPI, Request
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
-from fedspm.base.threads import one_core_threads
 from fedspm.data.images import encode_png
 from fedspm.federated.evaluation import require_finite_answers
 from fedspm.serve.answers import Answer, Answers, build_answers
@@ -25,6 +24,7 @@ from fedspm.serve.bundle import Card, RouterModel, RoutingResult, load_router
 from fedspm.serve.dispatch import Dispatcher, Prediction, RemoteNode
 from fedspm.serve.hot_reload import ReloadableModel
 from fedspm.serve.http.auth import BearerTokens, read_table
+from fedspm.serve.http.in_flight import Readers
 from fedspm.serve.http.limits import Limits, RateLimiter
 from fedspm.serve.http.problem import HTTPProblem
 from fedspm.serve.http.request_body import read_query
@@ -67,9 +67,10 @@ class Router:
         deadline: float = DEADLINE,
         authority: Path | None = None,
         transport: Transport | None = None,
-        encoders: Collection[str] = (),  # from outside this package, that may be imported
+        allowed: Collection[str] = (),  # names of code from outside this package that may be imported
+        trust: bytes | None = None,  # bundles must be signed with it
     ):
-        self.current = ReloadableModel(folder, partial(load_router, encoders=encoders))
+        self.current = ReloadableModel(folder, partial(load_router, allowed=allowed, trust=trust))
         self.limits = limits or Limits()
         self._tokens = BearerTokens(tokens or {})
         self._rate = RateLimiter(self.limits.rate)
@@ -81,7 +82,7 @@ class Router:
         self._nodes: dict[str, RemoteNode] = {}
         self._meet(self.current.model.card)
         self._worker = Worker("route")
-        self._readers = one_core_threads(2, "read")
+        self._readers = Readers(self.limits.body)
         self._batcher = Batcher(self._route, len, ROWS_AT_ONCE, self.metrics.batch_rows.observe)
         self._waiting = 0
 
@@ -94,8 +95,8 @@ class Router:
     async def answer(self, request: Request, options: QueryOptions) -> Answer | Answers:
         """Read the rows, route them, let the clients' nodes predict, and say what came of it."""
         began = time.monotonic()
-        query = await read_query(request, self.current.model.card, self.limits, self._readers)
-        deadline = time.monotonic() + self.deadline  # a slow line is not the nodes' fault
+        deadline = began + self.deadline
+        query = await read_query(request, self.current.model.card, self.limits, self._readers, self.deadline)
         if self._waiting + len(query.x) > self.limits.waiting:
             raise HTTPProblem(503, f"{self._waiting} rows are waiting already; try again later", {"retry-after": "1"})
         self._waiting += len(query.x)

@@ -1,5 +1,6 @@
 """What a training needs of an engine, and the engine of a configuration that trains in this process."""
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Protocol, TypeVar, runtime_checkable
 
@@ -21,7 +22,10 @@ class Engine(Exchange, Protocol):
 
     traffic: Traffic
     releases: Releases
+    repeated: Counter[str]  # how often clients took local steps again, with smaller ones; sites say it themselves
     absent: dict[str, str]  # clients that were left out of an exchange of this round, and why
+    refused: dict[str, str]  # those of them whose replies were refused
+    suspicion: dict[str, float]  # how many times as long as the others' a client's replies of this round are at most
 
     def private_states(self) -> dict[str, Tensors]: ...
 
@@ -30,6 +34,12 @@ class Engine(Exchange, Protocol):
     def invite_all(self) -> None: ...
 
     def init_private(self, algorithm: Algorithm) -> None: ...
+
+    def leave_out(self, refused: Mapping[str, str]) -> None:
+        """Note clients whose replies are refused, and why."""
+
+    def undo_round(self) -> None:
+        """Put private states back to before this round, which is done again."""
 
     def restore(self, round: int, privates: Mapping[str, Tensors]) -> None: ...
 

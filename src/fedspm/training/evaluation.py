@@ -2,19 +2,17 @@
 
 from typing import Any
 
-from fedspm.base.errors import TooFewSites
 from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
-from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.algorithm import Algorithm, without_noise
 from fedspm.federated.evaluation import Model, from_counts
 from fedspm.training.engine import CountingEngine, Engine
 
 
-def personalise(algorithm: Algorithm, engine: Engine, shared: Tensors) -> None:
-    """Whatever clients do on their own before they are evaluated: all of them, whoever trained."""
+def prepare(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Tensors:
+    """The state as it is evaluated, saved and served; all clients take part in it, whoever trained."""
     engine.invite_all()
-    if algorithm.personalises():
-        engine(algorithm.personalise, shared)
+    return algorithm.prepared(shared, engine)
 
 
 def model_of(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model:
@@ -24,19 +22,18 @@ def model_of(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model:
 
 def personalised(algorithm: Algorithm, engine: Engine, shared: Tensors) -> Model:
     """The model as it is evaluated."""
-    personalise(algorithm, engine, shared)
-    return model_of(algorithm, engine, shared)
+    return model_of(algorithm, engine, prepare(algorithm, engine, shared))
 
 
 def counted(algorithm: Algorithm, engine: Engine, shared: Tensors) -> dict[str, Any]:
-    """The metrics that follow from what the sites counted on their own test rows."""
+    """The metrics that follow from what the sites count on their own test rows, in a state that is prepared; none under
+    noise, when no count leaves and the sites are only brought the state."""
     assert isinstance(engine, CountingEngine)
-    try:
-        personalise(algorithm, engine, shared)
-        counts = engine.count(shared)
-    except TooFewSites:
-        counts = {}
-    return from_counts(counts, algorithm.task.names, algorithm.routes)
+    if without_noise(algorithm):
+        return from_counts(engine.count(shared), algorithm.task.names, algorithm.routes)
+    if not algorithm.personalises():  # or they have been asked to prepare
+        engine(algorithm.personalise, shared)
+    return from_counts({}, algorithm.task.names, algorithm.routes)
 
 
 def has_test_rows(federation: Federation) -> bool:

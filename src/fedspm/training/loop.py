@@ -4,15 +4,15 @@ The command line, the estimator, the workers of a grid and the server of a deplo
 around a round is in `fedspm.training.callbacks`; docs/callbacks.md shows how to write one.
 """
 
-from collections.abc import Sequence
-
-import torch
+import math
+from collections.abc import Mapping, Sequence
 
 from fedspm.base.errors import FedSPMError, TooFewSites, TrainingFailed
 from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
 from fedspm.federated.accountant import Releases
 from fedspm.federated.algorithm import Algorithm
+from fedspm.federated.robust.rules import rule_of
 from fedspm.federated.steps import ATTEMPTS
 from fedspm.runs.checkpoints import Checkpoint
 from fedspm.runs.config import Config
@@ -21,6 +21,8 @@ from fedspm.training.callbacks import Callback
 from fedspm.training.clock import Clock
 from fedspm.training.engine import Engine, in_process
 from fedspm.training.training import Training
+
+EXPLODED = 1e8  # times as long as before, or as ones would be: noise alone makes covariances a million times as large
 
 
 def train(
@@ -66,6 +68,7 @@ def _run_rounds(training: Training, engine: Engine) -> None:
         training.notify("on_round_start")
         training.shared = one_round(training.algorithm, engine, training.shared, training.round)
         training.round += 1
+        training.note_refused()
         training.notify("on_round_end")
         if training.stopping:
             break
@@ -88,7 +91,8 @@ def _start(training: Training, engine: Engine) -> None:
         training.shared = resumed.shared
         engine.restore(resumed.round, resumed.privates)
     training.clock = Clock(resumed.seconds if resumed else 0.0, training.round)
-    training.privacy()  # a missing accountant is better found now
+    training.privacy()  # a missing accountant is better found now,
+    rule_of(training.algorithm.settings.robust)  # as is a rule that nobody has
 
 
 def _releases(training: Training) -> Releases:
@@ -116,23 +120,55 @@ def begin(algorithm: Algorithm, engine: Engine) -> Tensors:
 
 
 def one_round(algorithm: Algorithm, engine: Engine, shared: Tensors, number: int) -> Tensors:
-    """The shared state after round `number`, counted from zero. A round that too few sites answered is repeated."""
+    """The shared state after round `number`, counted from zero.
+
+    A round that too few sites answered is repeated. One that spoils the state is undone, at the clients too, and
+    repeated without the client whose reply was furthest beyond the others'.
+    """
+    without: dict[str, str] = {}
     for attempt in range(ATTEMPTS):
-        engine.begin_round(number, algorithm.participants(number))
+        invited = [i for i in algorithm.participants(number) if algorithm.task.names[i] not in without]
+        engine.begin_round(number, invited)
         try:
-            return require_finite(algorithm.server_round(shared, engine), number)
+            after = algorithm.server_round(shared, engine)
         except TooFewSites:
             if attempt + 1 == ATTEMPTS:
                 raise
+            continue
+        why = spoilt(shared, after)
+        if why is None:
+            engine.leave_out(without)
+            return after
+        times, suspect = max(((times, name) for name, times in engine.suspicion.items()), default=(0.0, ""))
+        if times <= algorithm.settings.max_update or len(invited) < 2 or attempt + 1 == ATTEMPTS:
+            raise TrainingFailed(f"round {number}: {why}; {_what_to_do(algorithm, without)}")
+        without[suspect] = (
+            f"client {suspect!r}: with its reply, {times:.3g} times as long as the others', {why}; round {number} was "
+            "done again without it"
+        )
+        engine.undo_round()
     raise AssertionError
 
 
-def require_finite(shared: Tensors, number: int) -> Tensors:
-    """A state that no round can follow is never kept."""
-    for name, value in shared.items():
-        if value.is_floating_point() and not torch.isfinite(value).all():
-            raise TrainingFailed(f"round {number}: {name} is not finite after averaging; lower the learning rate")
-    return shared
+def spoilt(before: Tensors, after: Tensors) -> str | None:
+    """Why no round can follow this state: a value is not finite, or a tensor is out of all proportion."""
+    for name, value in after.items():
+        if not value.is_floating_point() or value is before.get(name):
+            continue
+        size = float(value.double().norm())
+        if not math.isfinite(size):
+            return f"{name} is not finite after averaging"
+        if name in before and size > EXPLODED * max(float(before[name].double().norm()), value.numel() ** 0.5):
+            return f"{name} is {size:.1e} long after averaging"
+    return None
+
+
+def _what_to_do(algorithm: Algorithm, without: Mapping[str, str]) -> str:
+    if without:
+        return f"without {', '.join(map(repr, without))} it was no better; lower the learning rate"
+    if algorithm.settings.robust == "none":
+        return 'lower the learning rate, or find out by robust = "norm" whose update it was'
+    return "lower the learning rate"
 
 
 def _simulate(training: Training, federation: Federation) -> None:
@@ -149,7 +185,6 @@ def _simulate(training: Training, federation: Federation) -> None:
         lambda engine: _run_rounds(training, engine),
         wait=config.sites.wait,
         min_clients=config.sites.min_clients,
-        max_update=config.sites.max_update,
         workers=config.workers,
         device=config.device,
     )

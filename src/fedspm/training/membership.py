@@ -55,10 +55,10 @@ def onboard(run: Run, name: str, data: Path, out: Path, command: str, *, by_sket
     if run.has_rows or not by_sketch:
         with _only_for_evaluation(optional=by_sketch):
             run.require_rows()
-            together = config.federation(again=True)
+            together = config.federation(again=True, schema=run.task.schema)
             run.require_same(together.without([name]))
             federation = together
-    train = federation.train[-1] if federation else config.newcomer(name, _row_schema(run))[0]
+    train = federation.train[-1] if federation else config.newcomer(name, row_schema(run))[0]
     if len(train) < (least := max(config.min_count, config.components)):
         raise FedSPMError(f"client {name!r} has {len(train)} training rows; to join, it needs at least {least}")
     newcomer = Client(name, algorithm.task.clients, train.x, train.y, {}, 0, config.seed)
@@ -135,7 +135,8 @@ def _algorithm_and_checkpoint(run: Run) -> tuple[Onboards, Checkpoint]:
             f"clients of {run.config.algorithm} cannot come or go after training: it has no row of density ratios for "
             "each of them; train fedspm or feddrm"
         )
-    return model.algorithm, run.latest()
+    found = run.latest()  # without what only further rounds would need
+    return model.algorithm, replace(found, shared=model.algorithm.sent(found.shared), server=frozenset())
 
 
 def _with_other_clients(config: Config, **data: Any) -> Config:
@@ -145,9 +146,9 @@ def _with_other_clients(config: Config, **data: Any) -> Config:
     return resolve(settings | {"data": settings["data"] | changes})
 
 
-def _row_schema(run: Run) -> RowSchema:
-    columns = run.manifest.get("columns")
-    return RowSchema(run.task.shape, run.classes, tuple(columns) if columns else None)
+def row_schema(run: Run) -> RowSchema:
+    """What rows must have in common with those that the run was trained on."""
+    return RowSchema(run.task.shape, run.classes, run.task.schema)
 
 
 def _counts(algorithm: Onboards) -> dict[str, int]:
@@ -175,7 +176,9 @@ def _derived(
             model = made.model()
             parameters = learnt_parameters(model.algorithm, model.shared, model.privates[0])
             seconds = {"seconds": after.seconds, "seconds_per_round": after.seconds / max(1, after.round)}
-            made.record({"round": after.round, **evaluate(model, federation), "parameters": parameters, **seconds})
+            made.record(
+                {"round": after.round, **evaluate(model, federation, full=True), "parameters": parameters, **seconds}
+            )
     return Run.open(out, run.allowed)
 
 

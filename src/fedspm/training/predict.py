@@ -11,7 +11,7 @@ from torch import Tensor
 from fedspm.base.errors import FedSPMError
 from fedspm.data.images import UNIT, are_pixels, not_pixels, read_image
 from fedspm.data.readers.detect import read_vectors
-from fedspm.data.readers.table import ENDINGS as TABLES
+from fedspm.data.readers.table import table_ending
 from fedspm.federated.evaluation import Model, require_finite_answers
 from fedspm.nn.sgd import chunks
 from fedspm.runs.folder import Run
@@ -36,8 +36,8 @@ def read_queries(run: Run, files: Sequence[Path]) -> list[Query]:
     queries: list[Query] = []
     known = run.manifest
     for file in files:
-        if file.suffix.lower() in (*TABLES, ".npz"):
-            x = read_vectors(file, known["shape"], known.get("columns"), known.get("range", UNIT))
+        if table_ending(file) or file.suffix.lower() == ".npz":
+            x = read_vectors(file, known["shape"], run.task.schema, known.get("range", UNIT))
             queries += [Query(file, j, row) for j, row in enumerate(x, 1)]
         else:
             _require_pixels(run)

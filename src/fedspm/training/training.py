@@ -1,9 +1,11 @@
 """`Training`: a training under way, as callbacks see it."""
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any
 
+from fedspm.base.errors import TooFewSites
 from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
 from fedspm.federated.accountant import spent
@@ -25,7 +27,7 @@ from fedspm.training.callbacks import (
 )
 from fedspm.training.clock import Clock
 from fedspm.training.engine import Engine
-from fedspm.training.evaluation import counted, has_test_rows, model_of, personalise
+from fedspm.training.evaluation import counted, has_test_rows, model_of, prepare
 
 
 class Training:
@@ -60,10 +62,12 @@ class Training:
         self.metrics: dict[str, Any] | None = None
         self.history: list[dict[str, Any]] = []
         self.sketch: Sketch | None = None  # of the baseline, once training has ended
+        self.refused: Counter[str] = Counter()  # by client, rounds in which a reply of it was refused
+        self.why_refused: dict[str, str] = {}  # the last time
         self.stopping = False
         self.why_stopped: str | None = None
         self.to_restore: Checkpoint | None = None  # the state to end with, if it is not the last one
-        self._personalised_after: int | None = None
+        self._prepared_after: int | None = None
         self.callbacks = self._in_order(callbacks)
 
     def _in_order(self, callbacks: Sequence[Callback]) -> list[Callback]:
@@ -109,20 +113,23 @@ class Training:
             return None
         return spent(self.algorithm, self.engine.releases.most)
 
-    def personalise(self) -> None:
-        """Let clients do what they do on their own before they are evaluated, once per round."""
-        if self._personalised_after != self.round:
-            personalise(self.algorithm, self.engine, self.shared)
-            self._personalised_after = self.round
+    def prepare(self) -> None:
+        """Make the state the one that is evaluated, saved and served, once per round."""
+        if self._prepared_after != self.round:
+            self.shared = prepare(self.algorithm, self.engine, self.shared)
+            self._prepared_after = self.round
 
     def model(self) -> Model:
-        """The model as it is; personalised after an evaluation and at the end."""
+        """The model as it is; prepared after an evaluation and at the end."""
         return model_of(self.algorithm, self.engine, self.shared)
 
     def evaluate(self) -> None:
         """Evaluate the state after this round; the time that it takes is not counted as training."""
         costs = self.clock.stop(self.round) | self.engine.traffic.metrics() | self._privacy_metrics()
-        self.metrics = {"round": self.round, **self.measure(), **costs}
+        if self.engine.repeated:  # since the last evaluation
+            costs["repeated_steps"] = dict(self.engine.repeated)
+            self.engine.repeated.clear()
+        self.metrics = {"round": self.round, **self.measure(), **costs} | self._refused_metrics()
         self.history.append(self.metrics)
         self.notify("on_evaluation", self.metrics)
         self.clock.start()
@@ -130,17 +137,21 @@ class Training:
     def measure(self) -> dict[str, Any]:
         """The metrics on the test rows and, if there are any, on validation rows; across sites, what they counted."""
         if self.federation is None:
-            return counted(self.algorithm, self.engine, self.shared)
+            with suppress(TooFewSites):
+                self.prepare()
+                return counted(self.algorithm, self.engine, self.shared)
+            return {"clients": {}}
         found: dict[str, Any] = {}
         tested = self.run is not None or has_test_rows(self.federation)
         if tested or self.validation:
-            self.personalise()
+            self.prepare()
             model = self.model()
         if tested:
             parameters = learnt_parameters(self.algorithm, self.shared, model.privates[0])
-            found = {**evaluate(model, self.federation, self.engine.map), "parameters": parameters}
+            known = evaluate(model, self.federation, self.engine.map, full=self.finished)
+            found = {**known, "parameters": parameters}
         if self.validation:
-            found["validation"] = evaluate(model, self.validation, self.engine.map)
+            found["validation"] = evaluate(model, self.validation, self.engine.map, full=self.finished)
         return found
 
     def evaluate_again(self) -> None:
@@ -160,6 +171,20 @@ class Training:
 
     def _privacy_metrics(self) -> dict[str, Any]:
         return {} if (found := self.privacy()) is None else {"privacy": found}
+
+    def note_refused(self) -> None:
+        """Whose replies of this round were refused."""
+        self.refused.update(self.engine.refused.keys())
+        self.why_refused |= self.engine.refused
+
+    def _refused_metrics(self) -> dict[str, Any]:
+        if not self.refused:
+            return {}
+        return {
+            "refused": {
+                name: {"rounds": rounds, "why": self.why_refused[name]} for name, rounds in self.refused.most_common()
+            }
+        }
 
     def notify(self, hook: str, *arguments: Any) -> None:
         for callback in self.callbacks:

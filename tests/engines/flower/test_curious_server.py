@@ -10,8 +10,11 @@ pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 
 from fedspm.algorithms import ALGORITHMS, build_algorithm
 from fedspm.engines.flower import wire
-from fedspm.engines.flower.site import Site, SiteConfig
+from fedspm.engines.flower.contract import SiteConfig
+from fedspm.engines.flower.ledger import epsilon_spent
+from fedspm.engines.flower.site import Site
 from fedspm.engines.flower.site_data import save_rows
+from fedspm.federated.accountant import epsilon
 from fedspm.federated.settings import FASTEST
 from fedspm.federated.steps import ATTEMPTS
 from fedspm.federated.task import Task
@@ -23,6 +26,7 @@ from small import small_settings, toy_rows
 NAMES, FEATURES = ("north", "south"), 6
 BLOCK = {"encoder": "mlp", "momentum": 0.0, "dimension": 4, "batch_size": 32, "steps": 5}
 SAFE = {"predictor": BLOCK, "router": BLOCK}
+WITHHELD = {"withhold_rows": True}
 
 
 class Server:
@@ -34,6 +38,8 @@ class Server:
         self.config = SiteConfig(**made | {"algorithms": tuple(ALGORITHMS)} | site)
         self.site = Site(self.config)
         task = Task((FEATURES,), 2, NAMES, (len(rows[1]), len(rows[1])))
+        if self.config.show_no_row and not settings.privacy.noise:
+            settings = settings.model_copy(update={"privacy": settings.privacy.model_copy(update=WITHHELD)})
         self.algorithm = build_algorithm(settings, task)
         known = {"names": NAMES, "counts": task.counts, "shape": task.shape, "classes": ["ill", "well"]}
         self.description = known | {"settings": settings.model_dump(mode="json")}
@@ -51,10 +57,12 @@ class Server:
             return None
         return wire.tensors_of(reply, wire.REPLY)
 
-    def start(self):
+    def start(self, run="run1"):
         """Enrols the site; what it says of its features, standardised."""
-        self.ask("init_private", 0, 0)
-        sums = self.ask("describe", 0, 1)
+        self.ask("init_private", 0, 0, run=run)
+        if self.algorithm.settings.privacy.noise:
+            return {"input.mean": torch.zeros(FEATURES), "input.scale": torch.ones(FEATURES)}
+        sums = self.ask("describe", 0, 1, run=run)
         if sums is None:
             return None
         mean = sums["sum"] / sums["count"]
@@ -73,13 +81,13 @@ def found(rows, guesses, tolerance):
 def turning_clusters(server, times=400):
     """Two clusters whose border turns by a hair: where a row changes sides, the difference of the sums is that row."""
     shared = server.start()
-    if shared is None or server.ask("moments", 0, 2, shared) is None:
+    if shared is None or server.ask("moments", 0, 2, shared, view=torch.tensor(0)) is None:
         return []
     guesses, last = [], None
     for k, angle in enumerate(np.linspace(0, np.pi, times)):
         u = torch.zeros(FEATURES, dtype=torch.float64)
         u[1], u[2] = np.cos(angle), np.sin(angle)
-        reply = server.ask("cluster", 0, 3 + k, shared, centres=1e-4 * torch.stack([u, -u]))
+        reply = server.ask("cluster", 0, 3 + k, shared, centres=1e-4 * torch.stack([u, -u]), view=torch.tensor(0))
         if reply is None:
             break
         if last is not None and abs(float(reply["count"][0] - last["count"][0])) == 1:
@@ -105,27 +113,25 @@ def test_a_server_that_turns_clusters_by_a_hair_reads_no_row(tmp_path):
     assert server.refusals == ["the settings of this run do not use the step 'moments'"]
 
 
-def test_a_site_that_wants_noise_takes_no_part_in_a_run_that_sends_sums_without_it(tmp_path):
+@pytest.mark.parametrize("step", ["describe", "moments", "cluster", "init_responsibilities", "evaluate", "summarise"])
+def test_with_noise_a_site_answers_nothing_that_would_leave_without(tmp_path, step):
     settings = small_settings(**NOISY | {"em": {"start": "kmeans"}})
-    server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0), min_noise=8.0)
-    assert server.ask("init_private", 0, 0) is None
-    assert "min_noise of site 'north' is 8; set em.start = \"random\"" in server.refusals[0]
-    one = settings.model_copy(update={"components": 1})  # nothing to find: only τ = n leaves
-    assert Server(tmp_path, one, toy_rows(60, 0.0, False, 0), min_noise=8.0).start()
-    gmm = small_settings(**NOISY, algorithm="fedgmm")  # its rounds send exact sums, however it starts
-    server = Server(tmp_path, gmm, toy_rows(60, 0.0, False, 0), min_noise=8.0)
-    assert server.ask("init_private", 0, 0) is None
-    assert "sums without noise (weigh), and min_noise of site 'north' is 8; train another method" in server.refusals[0]
+    server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0))
+    server.ask("init_private", 0, 0)
+    declared = server.algorithm.steps[step]
+    turn = {"start": 0, "after training": settings.rounds}.get(declared.when, 1)
+    assert server.ask(step, turn, 1, {}) is None
+    assert server.refusals == [f"the settings of this run do not use the step {step!r}"]
 
 
 def test_the_start_has_as_many_requests_as_k_means_needs_also_after_a_restart(tmp_path):
     server = Server(tmp_path, small_settings(**SAFE, components=3), toy_rows(60, 0.0, False, 0))
     shared = server.start()
-    server.ask("moments", 0, 2, shared)
+    server.ask("moments", 0, 2, shared, view=torch.tensor(0))
     centres = torch.randn(40, 2, FEATURES, dtype=torch.float64, generator=torch.Generator().manual_seed(0))
 
     def cluster(k, exchange=None):
-        return server.ask("cluster", 0, exchange or 3 + k, shared, centres=centres[k])
+        return server.ask("cluster", 0, exchange or 3 + k, shared, centres=centres[k], view=torch.tensor(0))
 
     first = [cluster(k) for k in range(4 * 3 + 10 * 2)]
     assert not server.refusals
@@ -157,7 +163,7 @@ def test_steps_are_answered_where_they_belong(tmp_path):
         ("local_probabilities", drawn + 1, None, "no client step 'local_probabilities'"),
         ("advance", drawn + 1, None, "do not use the step 'advance'"),
         ("init_responsibilities", 0, None, "do not use the step 'init_responsibilities'"),
-        ("personalise", drawn + 1, None, "do not use the step 'personalise'"),
+        ("personalise", 0, None, "belongs to evaluations of this run"),
         ("summarise", 2, None, "belongs to the end of the last round"),
         ("describe", drawn + 1, None, "belongs to the start"),
     ):
@@ -209,7 +215,7 @@ def layer_changes(server, rounds=30):
 
 
 HIDDEN = ("predictor.0.hidden1.weight", "predictor.0.hidden1.bias")
-NO_LIMITS = {"min_batch": 1, "min_steps": 1, "max_learning_rate": 100.0}
+NO_LIMITS = {"min_batch": 1, "min_steps": 1, "max_learning_rate": 100.0, "show_no_row": False}
 
 
 @pytest.mark.parametrize(
@@ -229,12 +235,73 @@ def test_a_server_that_asks_for_small_batches_reads_no_row(tmp_path, change, lim
     assert read > 20 if most else read == 0
 
 
+def made_up(kind, draw):
+    """A first layer of which a unit fires for one row in twenty, or of which two neighbours differ by a few rows; what
+    follows lets every unit matter equally."""
+    width = 64
+    if kind == "traps":
+        weight = torch.nn.functional.normalize(torch.randn(width, FEATURES, generator=draw), dim=1)
+        bias = torch.full((width,), -2.0)
+    else:  # the same direction, thresholds at quantiles
+        weight = torch.nn.functional.normalize(torch.randn(1, FEATURES, generator=draw), dim=1).expand(width, -1)
+        bias = -torch.special.ndtri(torch.linspace(0.01, 0.99, width))
+    later = {
+        "hidden2": torch.eye(width),
+        "project": torch.ones(4, width) * torch.tensor([[1.0], [1.0], [-1.0], [-1.0]]),
+    }
+    shared = {f"predictor.0.{name}.weight": value for name, value in later.items()}
+    shared |= {f"predictor.0.{name}.bias": torch.zeros(len(value)) for name, value in later.items()}
+    return shared | dict(zip(HIDDEN, (0.1 * weight.contiguous(), 0.1 * bias), strict=True))
+
+
+def read_from_made_up_weights(server, kind, runs=1, rounds=30):
+    draw, guesses = torch.Generator().manual_seed(1), []
+    for run in range(runs):
+        shared = server.start(f"run{run}")
+        for number in range(rounds if shared else 0):
+            sent = shared | made_up(kind, draw) | heads()
+            after = server.ask("update", number + 1, 0, sent, run=f"run{run}")
+            if after is not None:
+                weight, bias = ((after[name] - sent[name]).double() for name in HIDDEN)
+                if kind == "bins":
+                    weight, bias = weight.diff(dim=0), bias.diff()
+                guesses += list(weight[bias != 0] / bias[bias != 0, None])
+    return guesses
+
+
+@pytest.mark.parametrize("kind", ["traps", "bins"])
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_server_that_makes_up_weights_reads_no_row(tmp_path, kind, guarded):
+    """At the smallest batches that are not refused; also in a second run."""
+    rows = toy_rows(66, 0.0, False, 0)
+    block = BLOCK | {"batch_size": 16, "learning_rate": 0.01}
+    settings = small_settings(algorithm="fedavg", rounds=30, predictor=block)
+    server = Server(tmp_path, settings, rows, show_no_row=guarded)
+    read = found(standardised(rows), read_from_made_up_weights(server, kind, runs=1 + guarded), 0.01)
+    assert read == 0 if guarded else read > 10
+    if guarded:
+        assert any("of this site and is kept back (show_no_row)" in why for why in server.refusals)
+        entries = server.site.ledger.entries()
+        assert sum(bool(entry.kept_back) and entry.bytes == 0 for entry in entries) == len(server.refusals)
+
+
+def test_an_honest_training_is_not_kept_back(tmp_path):
+    settings = small_settings(algorithm="fedavg", rounds=30, predictor=BLOCK | {"batch_size": 16, "learning_rate": 0.1})
+    server = Server(tmp_path, settings, toy_rows(66, 0.0, False, 0))
+    layer_changes(server)
+    assert server.refusals == []
+
+
+# -- the contract ----------------------------------------------------------------------------------------------------
+
+
 @pytest.mark.parametrize(
     ("change", "why"),
     [
         ({"batch_size": 15}, r"predictor.batch_size = 15, too small for site 'north', whose min_batch is 16"),
         ({"steps": 4}, r"predictor.steps = 4, too few for site 'north', whose min_steps is 5"),
         ({"learning_rate": 0.2}, r"predictor.learning_rate = 0.2, too large for site 'north', whose max_learning_rate"),
+        ({"learning_rate": 1e-7}, r"predictor.learning_rate = 1e-07, too small for site 'north', whose min_learning_"),
         ({"steps": 0}, None),  # sends what it got
         ({}, None),
     ],
@@ -262,3 +329,80 @@ def test_what_is_configured_by_default_is_not_refused():
                 assert block.steps >= usual.min_steps
                 assert block.learning_rate == "auto" or block.learning_rate <= usual.max_learning_rate
     assert usual.max_learning_rate >= FASTEST  # the highest that auto may be
+
+
+@pytest.mark.parametrize(
+    ("changes", "site", "why"),
+    [
+        ({"algorithm": "fedavg"}, {"algorithms": ("fedspm",)}, "configured for fedspm, not for 'fedavg' (algorithms)"),
+        ({}, {"encoders": ("cnn",)}, "not configured for the predictor encoder 'mlp' (encoders)"),
+        ({"wire": {"transforms": ["mask"]}}, {}, "the transform 'mask' of wire.transforms (transforms)"),
+        ({"min_count": 5}, {}, "sums over 5 rows, this site's min_count is 10"),
+        ({}, {"min_noise": 1.0}, "privacy.noise = 0, this site's min_noise is 1"),
+        ({}, {"max_epsilon": 9.0}, "no privacy.noise, and this site has a budget: max_epsilon = 9"),
+        (NOISY, {"max_epsilon": 0.5}, "in all runs together, more than the max_epsilon of site 'north', 0.5"),
+        (
+            {"rounds": 21},
+            {"max_rounds": 20},
+            "21 rounds for site 'north', which has answered 0 of its max_r",
+        ),
+        ({"privacy": {}}, {}, "has show_no_row = true; set privacy.withhold_rows = true in the run"),
+        ({}, {"max_starts": 0}, "has answered the start of 0 runs without noise, its max_starts"),
+    ],
+)
+def test_a_run_that_breaks_the_contract_is_refused_with_the_key(tmp_path, changes, site, why):
+    server = Server(tmp_path, small_settings(**SAFE), toy_rows(60, 0.0, False, 0), **site)
+    server.description["settings"] = small_settings(**SAFE | {"privacy": WITHHELD} | changes).model_dump(mode="json")
+    assert server.ask("init_private", 0, 0) is None
+    assert why in server.refusals[0]
+    assert server.ask("describe", 0, 1) is None
+
+
+def test_budgets_are_over_all_runs_and_restarts(tmp_path):
+    """A server that begins one run after the other gets no more than one that begins a single one."""
+    settings = small_settings(algorithm="fedavg", rounds=3, predictor=BLOCK)
+    server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0), max_rounds=7, max_starts=3)
+    answered = 0
+    for run in range(5):
+        server.site = Site(server.config)
+        shared = server.start(f"run{run}")
+        for turn in range(1, 4) if shared else ():
+            sent = shared | server.algorithm.predictor.initial() | heads()
+            answered += server.ask("update", turn, 0, sent, run=f"run{run}") is not None
+    assert answered == 6
+    assert "answered 6 of its max_rounds = 7 in all runs" in server.refusals[0]
+
+
+def test_a_server_that_begins_many_runs_gets_few_starts(tmp_path):
+    server = Server(tmp_path, small_settings(**SAFE), toy_rows(60, 0.0, False, 0))
+    begun = [server.start(f"run{run}") is not None for run in range(12)]
+    assert begun == [True] * 10 + [False] * 2
+    assert "the start of 10 runs without noise, its max_starts" in server.refusals[0]
+
+
+def test_epsilon_is_a_budget_over_all_runs(tmp_path):
+    settings = small_settings(algorithm="fedavg", rounds=3, predictor=BLOCK, privacy={"clip": 1.0, "noise": 4.0})
+    most = epsilon(4.0, 7, 1e-5)
+    server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0), max_epsilon=most)
+    for run in range(3):
+        shared = server.start(f"run{run}") | server.algorithm.predictor.initial() | heads()
+        for turn in range(1, 4):
+            server.ask("update", turn, 0, shared, run=f"run{run}")
+    entries = Site(server.config).ledger.entries()
+    assert sum(entry.noised for entry in entries) == 6
+    assert epsilon_spent(entries, 1e-5) < most
+    again = shared | {"head.bias": torch.ones(1, 2)}  # a repeated round with another content counts as well
+    assert server.ask("update", 1, 0, again, run="run1") is not None
+    server.refusals.clear()
+    assert server.ask("update", 2, 0, again, run="run1") is None
+    assert "with this reply ε would be" in server.refusals[0]
+
+
+def test_a_site_with_a_changed_ledger_answers_nobody(tmp_path, capsys):
+    server = Server(tmp_path, small_settings(**SAFE), toy_rows(60, 0.0, False, 0))
+    assert server.start()
+    path = server.config.state / "ledger.jsonl"
+    path.write_bytes(path.read_bytes().replace(b"describe", b"descrybe"))
+    assert server.ask("init_private", 0, 0, run="run2") is None
+    assert server.refusals == ["a file of this site cannot be read; see the site's log"]
+    assert "answers nobody until the file is put back" in capsys.readouterr().err

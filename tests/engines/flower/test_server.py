@@ -256,8 +256,7 @@ def test_what_crosses_the_wire_is_what_is_declared(vectors, tmp_path, name):
     shared = begin(algorithm, engine)
     for number in range(2):
         shared = one_round(algorithm, engine, shared, number)
-    if algorithm.personalises():
-        engine(algorithm.personalise, shared)
+    shared = algorithm.prepared(shared, engine)
     counts = engine.count(shared)
     c, d, features, m = algorithm.settings.components, 4, 6, 3
     shapes = {

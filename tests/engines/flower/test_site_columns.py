@@ -5,11 +5,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame
 
 pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 
 from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.errors import DamagedFile, FedSPMError, TooFewSites
+from fedspm.data.tables.schema import TableSchema
+from fedspm.data.tables.table import Column
 from fedspm.engines.flower.handshake import agreed_columns, introduce
 from fedspm.engines.flower.server import FlowerEngine
 from fedspm.engines.flower.site import Site
@@ -22,22 +25,9 @@ from small import small_settings
 COLUMNS = ("age", "weight", "height", "pulse", "sugar", "sleep")
 
 
-class Table:
-    """As much of a data frame as is looked at."""
-
-    def __init__(self, values, columns):
-        self.values, self.columns = np.asarray(values), list(columns)
-
-    def __array__(self, dtype=None, copy=None):
-        return self.values
-
-    def __getitem__(self, names):
-        return Table(self.values[:, [self.columns.index(name) for name in names]], names)
-
-
 @pytest.fixture
 def named(vectors):
-    return replace(vectors, columns=COLUMNS)
+    return replace(vectors, schema=TableSchema.of_numbers(COLUMNS))
 
 
 def with_columns(config, columns, order=None):
@@ -46,6 +36,7 @@ def with_columns(config, columns, order=None):
     if order is not None:
         parts = (replace(part, x=part.x[:, order].contiguous()) for part in (rows.train, rows.test))
         rows = replace(rows, **dict(zip(("train", "test"), parts, strict=True)))
+    columns = columns and tuple(Column(name, "number") for name in columns)
     write_rows(type(config.state)(config.rows), replace(rows, columns=columns))
 
 
@@ -53,8 +44,8 @@ def network(named, folder):
     return loop_engine(named, algorithm_of(FedSPM, small_settings(), named), folder)
 
 
-def trained(engine, columns):
-    across = FlowerEngine(engine.post, engine.algorithm, engine.classes, "run1", engine.nodes, print, columns=columns)
+def trained(engine):
+    across = FlowerEngine(engine.post, engine.algorithm, engine.classes, "run1", engine.nodes, print)
     shared = begin(engine.algorithm, across)
     return one_round(engine.algorithm, across, shared, 0), across
 
@@ -73,14 +64,14 @@ def test_columns_in_another_order_give_the_same_bits(named, tmp_path):
     for node in (11, 12):
         with_columns(turned.grid.sites[node].config, COLUMNS[::-1], [5, 4, 3, 2, 1, 0])
     rejoined(turned)
-    assert columns_of(right) == columns_of(turned) == COLUMNS
-    (expected, one), (found, across) = (trained(engine, COLUMNS) for engine in (right, turned))
+    assert columns_of(right) == columns_of(turned) == named.schema
+    (expected, one), (found, across) = (trained(engine) for engine in (right, turned))
     for name, value in expected.items():
         assert torch.equal(value, found[name]), name
     right_at_sites = [{site: int(each["right"]) for site, each in x.count(expected).items()} for x in (one, across)]
     assert right_at_sites[0] == right_at_sites[1]  # test rows too
-    about = site_manifest(across.algorithm, across.classes, False, columns_of(turned))
-    assert about["columns"] == list(COLUMNS)
+    about = site_manifest(across.algorithm, across.classes, False)
+    assert [column["name"] for column in about["table"]["columns"]] == list(COLUMNS)
 
 
 @pytest.mark.parametrize(
@@ -88,7 +79,7 @@ def test_columns_in_another_order_give_the_same_bits(named, tmp_path):
     [
         (
             (*COLUMNS[:5], "steps"),
-            "site 'south' has other columns than site 'north': its rows lack sleep and have also",
+            "client 'south' has other columns than client 'north': its rows lack sleep and have also",
         ),
         (None, "rows of site 'north' have names of columns and those of site 'south' have none"),
     ],
@@ -99,18 +90,22 @@ def test_other_columns_are_refused_by_name_before_training(named, tmp_path, colu
     rejoined(engine)
     with pytest.raises(FedSPMError, match=why):
         columns_of(engine)
-    with pytest.raises(TooFewSites, match=r"site 'south'.*the run has the columns age, .*, and this site"):
-        trained(engine, COLUMNS)  # whatever the server thinks of it
+    with pytest.raises(
+        TooFewSites, match=r"site 'south'.*(no column 'sleep'|the run has the columns age, .*, and this site none)"
+    ):
+        trained(engine)  # whatever the server thinks of it
 
 
 def test_rows_of_a_table_keep_the_names_and_the_test_rows_follow(tmp_path):
     x, y = np.arange(24.0).reshape(4, 6), np.arange(4) % 2
-    save_rows(tmp_path / "rows.safetensors", Table(x, COLUMNS), y, Table(x[:, ::-1], COLUMNS[::-1]), y)
+    frame = DataFrame(x, columns=COLUMNS)
+    save_rows(tmp_path / "rows.safetensors", frame, y, frame[[*COLUMNS[::-1]]], y)
     rows = load_rows(str(tmp_path / "rows.safetensors"))
-    assert rows.columns == COLUMNS
+    assert tuple(column.name for column in rows.columns) == COLUMNS
     assert torch.equal(rows.train.x, rows.test.x)
-    assert rows.arranged(COLUMNS) is rows
-    assert torch.equal(rows.arranged(COLUMNS[::-1]).test.x, rows.train.x.flip(1))
+    train, test = rows.encoded(rows.classes, TableSchema.of_numbers(COLUMNS[::-1]))
+    assert torch.equal(train.x, test.x)
+    assert torch.equal(train.x, rows.train.x.flip(1).float())
     save_rows(tmp_path / "plain.safetensors", x, y)
     assert load_rows(str(tmp_path / "plain.safetensors")).columns is None
 
@@ -118,7 +113,7 @@ def test_rows_of_a_table_keep_the_names_and_the_test_rows_follow(tmp_path):
 def test_names_that_do_not_fit_the_rows_are_refused(tmp_path):
     x, y = np.zeros((4, 3)), np.arange(4) % 2
     with pytest.raises(FedSPMError, match="two columns are called 'age'"):
-        SiteRows.of(Table(x, ("age", "age", "sleep")), y)
-    write_rows(tmp_path / "rows.safetensors", replace(SiteRows.of(x, y), columns=("age",)))
+        SiteRows.of(DataFrame(x, columns=("age", "age", "sleep")), y)
+    write_rows(tmp_path / "rows.safetensors", replace(SiteRows.of(x, y), columns=(Column("age", "number"),)))
     with pytest.raises(DamagedFile, match="names 1 columns"):
         load_rows(str(tmp_path / "rows.safetensors"))

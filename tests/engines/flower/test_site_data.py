@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedspm.base.errors import DamagedFile, FedSPMError
-from fedspm.engines.flower.site import SiteConfig
+from fedspm.engines.flower.contract import SiteConfig
 from fedspm.engines.flower.site_data import SiteRows, load_rows, save_rows
 
 Y = np.arange(4) % 2

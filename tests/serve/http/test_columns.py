@@ -9,8 +9,8 @@ import httpx
 import numpy as np
 import pytest
 import torch
+from pandas import DataFrame
 from safetensors.torch import load, save
-from test_estimator import Table
 
 from fedspm import Federation, connect
 from fedspm.base.errors import FedSPMError
@@ -54,7 +54,9 @@ def tabled(tmp_path_factory):
     place = tmp_path_factory.mktemp("tabled")
     clients = {"north": (0.0, False), "south": (1.5, True)}
     rows = {name: toy_rows(90, *how, seed=i) for i, (name, how) in enumerate(clients.items())}
-    model = trained(Federation.from_arrays({k: (Table(x, COLUMNS), y) for k, (x, y) in rows.items()}), place / "run")
+    model = trained(
+        Federation.from_arrays({k: (DataFrame(x, columns=COLUMNS), y) for k, (x, y) in rows.items()}), place / "run"
+    )
     export(Run.open(place / "run"), place / "bundle")
     nodes = {name: node_app(place / "bundle" / "clients" / name, SECRET) for name in clients}
     addresses = {name: f"http://{name}" for name in clients}
@@ -62,7 +64,7 @@ def tabled(tmp_path_factory):
     with httpx.Client(transport=Beside(router_app(router)), base_url="http://here") as http:
         there = connect("http://here")
         there._http = http
-        frame = Table(np.concatenate([x[:20] for x, _ in rows.values()]), COLUMNS)
+        frame = DataFrame(np.concatenate([x[:20] for x, _ in rows.values()]), columns=COLUMNS)
         yield SimpleNamespace(model=model, bundle=place / "bundle", http=http, there=there, frame=frame)
 
 
@@ -94,12 +96,12 @@ def test_an_array_goes_by_position_as_before(tabled):
 
 
 def test_a_frame_may_have_more_columns_as_with_the_estimator(tabled):
-    more = Table(np.column_stack([np.full(len(tabled.frame.values), 9e9), tabled.frame.values]), ["id", *COLUMNS])
+    more = tabled.frame.assign(id=9e9)
     assert (tabled.there.predict(more) == tabled.model.predict(more)).all()
 
 
 def test_a_frame_with_a_wrong_name_is_refused_by_name(tabled):
-    wrong = Table(tabled.frame.values, ["Age", *COLUMNS[1:]])
+    wrong = tabled.frame.rename(columns={"age": "Age"})
     with pytest.raises(FedSPMError, match="there is no column 'age', on which the model was trained; there are Age, "):
         tabled.there.predict(wrong)
 
@@ -107,7 +109,7 @@ def test_a_frame_with_a_wrong_name_is_refused_by_name(tabled):
 def test_names_travel_with_the_rows(tabled):
     """A bundle that is swapped in between with other columns does not get rows in the order of the one before."""
     frame = tabled.frame[BACK]
-    body = _body(torch.as_tensor(frame.values), frame.columns)
+    body = _body(torch.as_tensor(frame.values.copy()), list(frame.columns))
     assert list(load(body["content"])) == ["x"]
     found = tabled.http.post("/v1/predict", **body).json()["answers"]
     expected = tabled.model.predict_proba(tabled.frame)
@@ -136,7 +138,6 @@ ROW = dict.fromkeys(COLUMNS, 1.0)
         ([ROW, [1.0] * 6], "either lists of numbers or objects"),
         (ROW | {"age": "63"}, "'age' is not a number"),
         (ROW | {"age": True}, "'age' is not a number"),
-        (ROW | {"age": None}, "'age' is not a number"),
         (ROW | {"age": [1]}, "'age' is not a number"),
         (["a" * 1000, *[""] * 5], "a row or a list of rows"),
         ({}, "no column 'age'"),
@@ -146,6 +147,12 @@ def test_objects_that_do_not_fit_are_refused_with_a_sentence(tabled, x, sentence
     reply = tabled.http.post("/v1/predict", json={"x": x})
     assert reply.status_code == 422
     assert sentence in reply.json()["error"]
+
+
+def test_a_value_that_is_missing_counts_as_the_mean(tabled):
+    found = tabled.http.post("/v1/predict", json={"x": ROW | {"age": None}}).json()
+    mean = tabled.model.predict_proba(DataFrame([ROW | {"age": float(tabled.model.mean_[0])}]))[0]
+    assert np.allclose(list(found["probabilities"].values()), mean, atol=1e-6)
 
 
 def test_values_of_objects_are_checked_as_those_of_lists(tabled):
@@ -190,17 +197,6 @@ def test_objects_need_a_model_with_names(served):
     assert "the columns of this model have no names" in reply.json()["error"]
 
 
-class Row:
-    """As much of a pandas Series as matters here: a row that was taken out of a table."""
-
-    def __init__(self, values, index):
-        self.values, self.index = values, index
-
-    def to_frame(self):
-        return type("Column", (), {"T": Table([self.values], self.index)})
-
-
 def test_one_row_of_a_table_keeps_its_names(tabled):
-    row = tabled.frame[BACK].values[0]
-    found = tabled.there.predict_proba(Row(row, BACK))
+    found = tabled.there.predict_proba(tabled.frame[BACK].iloc[0])
     assert np.allclose(found, tabled.model.predict_proba(tabled.frame)[:1], atol=1e-6)

@@ -27,6 +27,7 @@ class DataSet:
     npm: Package | None = None
     apt: str = ""  # Debian's package
     unfetched: str = ""  # why it cannot be fetched, if it cannot
+    shipped: Path | None = None  # where it lies in this package
     size: int = 0  # of its images, where that can be chosen
     version: int = 1  # of the decoder: a new one decodes anew
 
@@ -43,12 +44,14 @@ class DataSet:
         return f"run `fedspm data get {self.name}`" + (" to read how to ask for it" if self.unfetched else "")
 
     def places(self, path: Path | None = None) -> list[Path]:
-        """The path in the configuration; without one, $FEDSPM_DATA/<name>, the system package, the user cache."""
+        """The path in the configuration; without one, $FEDSPM_DATA/<name>, the system package, the user cache, and what
+        ships with this package."""
         if path:
             return [path]
         root = os.environ.get("FEDSPM_DATA")
         below = [*([Path(root)] if root else []), SYSTEM, user_cache()]
-        return [place for folder in below for place in _variants(folder / self.name)]
+        places = [place for folder in below for place in _variants(folder / self.name)]
+        return [*places, self.shipped] if self.shipped else places
 
     @contextmanager
     def found(self, place: Path) -> Iterator[tuple[Archive, str] | None]:

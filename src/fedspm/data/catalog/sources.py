@@ -7,12 +7,15 @@ import numpy as np
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.plugins import plugin, plugin_names
-from fedspm.data.catalog import cifar, fashion, isic
+from fedspm.data.catalog import cifar, fashion, heart, isic
 from fedspm.data.catalog.dataset import DataSet
 from fedspm.data.federation import Federation
+from fedspm.data.readers.draft import Draft
 
 SAMPLE = "fashion-sample"
-NAMED: dict[str, DataSet] = {each.name: each for each in (fashion.FASHION, cifar.CIFAR10, cifar.CIFAR100, isic.ISIC)}
+NAMED: dict[str, DataSet] = {
+    each.name: each for each in (fashion.FASHION, cifar.CIFAR10, cifar.CIFAR100, isic.ISIC, heart.HEART)
+}
 CLASSES = {"fashion-mnist": fashion.NAMES, "cifar10": cifar.NAMES, "cifar100": cifar.COARSE}
 
 Images = tuple[np.ndarray, np.ndarray, list[str]]  # uint8 images, labels, class names
@@ -38,14 +41,15 @@ def list_datasets() -> list[dict[str, Any]]:
     return known + [{"name": name, "where": "a plugin", "form": None} for name in plugin_names("data")]
 
 
-def load_data(name: str, path: Path | None = None, size: int | None = None) -> Images | Federation:
-    """Images to be divided over clients, or a federation that is divided already."""
+def load_data(name: str, path: Path | None = None, size: int | None = None) -> Images | Federation | Draft:
+    """Images to be divided over clients, a federation that is divided already, or tables by client, of which rows are
+    still to be held out."""
     if name == SAMPLE:
         return *fashion.load_sample(), fashion.NAMES
     if name in NAMED:
         decoded = NAMED[name].load(path, size)
         if name not in CLASSES:
-            return isic.federation(decoded)
+            return heart.draft(decoded) if name == heart.HEART.name else isic.federation(decoded)
         return decoded.arrays["images"], np.asarray(decoded.arrays["labels"]), CLASSES[name]
     if loader := plugin("data", name):
         try:

@@ -9,8 +9,11 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
+from fedspm.base.errors import FedSPMError
 from fedspm.data.images import ENDINGS, image_size, read_images
-from fedspm.data.readers.draft import Draft, ReadOptions, bare, ignoring, listed, text_of
+from fedspm.data.readers.draft import Draft, ReadOptions, bare, ignoring, listed, text_of, texts_of
+from fedspm.data.tables.cells import BadCells
+from fedspm.data.tables.table import Table, read_columns
 
 USUAL = {
     "client": ("client", "client_id", "center", "centre", "site", "hospital"),
@@ -18,8 +21,6 @@ USUAL = {
     "image": ("image", "img", "image_path", "path", "file_name", "filename", "file"),
     "split": ("split", "fold"),
 }
-MISSING = {"", "na", "n/a", "nan", "null", "none", "?", "-"}
-TRUTH = {"true": 1.0, "false": 0.0}
 Column = Any  # a list, a tuple, an array, or what a data set decodes when it is asked: it has a length and elements
 
 
@@ -47,7 +48,7 @@ def read_frames(draft: Draft, frames: Sequence[Frame], how: ReadOptions) -> Draf
     sources = [_sources(frame, frame.columns[roles["image"]]) if "image" in roles else None for frame in complete]
     size = image_size(how.size, [each for each in sources if each is not None])
     for frame, images in zip(complete, sources, strict=True):
-        _read(draft, frame, roles, features, images, size)
+        _read(draft, frame, roles, features, images, size, how)
     return draft.finish()
 
 
@@ -85,6 +86,9 @@ def _roles(draft: Draft, frame: Frame, how: ReadOptions) -> tuple[dict[str, str]
     for role, name in roles.items():
         draft.remarks.append(f"the {role} is the column {name!r}")
     features = [] if "image" in roles else [name for name in names if name not in roles.values()]
+    for unknown in [name for name in how.categories if name not in frame.columns and not newcomer]:
+        draft.problems.append(f"{frame.where} has no column {unknown!r} of categories; {_known(frame, unknown)}")
+    draft.categories = tuple(name for name in how.categories if name in features)
     if not features and "image" not in roles:
         draft.problems.append(f"{frame.where} has no columns left that could be features; {_known(frame)}")
     return roles, features
@@ -105,30 +109,45 @@ def _read(
     features: Sequence[str],
     images: Column | None,
     size: tuple[int, int],
+    how: ReadOptions,
 ) -> None:
     labels = draft.labels(_named(frame, frame.columns[roles["label"]]), f"{frame.where}, column {roles['label']!r}")
     clients = [frame.client or ""] * len(labels)
     if frame.client is None:
-        clients = [text_of(value) or "" for value in frame.columns[roles["client"]]]
+        clients = [text or "" for text in texts_of(frame.columns[roles["client"]])]
         if missing := [j + 1 for j, name in enumerate(clients) if not name]:
-            draft.problems.append(f"{frame.where}, column {roles['client']!r}: {listed(missing)} no client")
+            draft.fault(f"{frame.where}, column {roles['client']!r}: {listed(missing)} no client", len(missing))
     splits = _splits(draft, frame, roles, len(labels))
     if not len(labels):
         draft.problems.append(f"{frame.where} has no rows")
         return
     kept = list(range(len(labels)))
-    x: Tensor | np.ndarray
+    x: Tensor | Table
     if images is not None:
         given = images if isinstance(images, list) else [None] * len(labels)  # others decode when they are asked
         names = [f"{frame.where}, row {j}{_path(source)}" for j, source in enumerate(given, 1)]
         x, kept, errors = read_images(images, names, size)
-        draft.problems += [str(error) for error in errors]
+        for error in errors:
+            draft.fault(str(error))
         draft.remarks.append(f"images are scaled to {x.shape[2]} × {x.shape[3]} pixels")
     else:
-        columns, problems = _numeric(frame, features)
-        draft.problems += problems
-        draft.columns = tuple(columns)
-        x = np.column_stack([*columns.values()] or [np.zeros((len(labels), 0), np.float32)])
+        chosen = {name: frame.columns[name] for name in features}
+
+        bad: set[int] = set()  # rows, counted from one, with a cell that cannot be read
+
+        def problem(name: str, why: FedSPMError) -> None:
+            fix = "correct it, empty the cell, or leave the column out"
+            sentence = f"{frame.where}: column {name!r} {why}; {fix}: {ignoring(name)}"
+            if isinstance(why, BadCells):
+                draft.fault(sentence, len(set(why.rows) - bad))
+                bad.update(why.rows)
+            else:
+                draft.problems.append(sentence)
+
+        x = read_columns(chosen, frame.where, how.categories, problem)
+        if how.skip and bad:
+            kept = [j for j in kept if j + 1 not in bad]
+            x = x[kept]
     known = [(row, j) for row, j in enumerate(kept) if clients[j] and labels[j]]  # row of x, row of the table
     if len(known) < len(x):
         x = x[[row for row, _ in known]]
@@ -139,7 +158,7 @@ def _read(
 def _splits(draft: Draft, frame: Frame, roles: Mapping[str, str], count: int) -> list[str]:
     if "split" not in roles:
         return [frame.split or "train"] * count
-    splits = [(text_of(value) or "").lower() for value in frame.columns[roles["split"]]]
+    splits = [(text or "").lower() for text in texts_of(frame.columns[roles["split"]])]
     if strange := next((split for split in splits if split not in ("train", "test")), None):
         draft.problems.append(
             f"{frame.where}, column {roles['split']!r}: found {strange!r}, expected train or test; if it says "
@@ -157,58 +176,6 @@ def _named(frame: Frame, labels: Column) -> Column:
         return labels
     numbers = map(bare, labels)
     return [names[int(j)] if isinstance(j, int | np.integer) and 0 <= j < len(names) else None for j in numbers]
-
-
-# -- features --------------------------------------------------------------------------------------------------------
-
-
-def _numeric(frame: Frame, names: Sequence[str]) -> tuple[dict[str, np.ndarray], list[str]]:
-    """Columns of 32-bit numbers, and what is wrong with the others; a column of lists becomes a feature an element."""
-    features: dict[str, np.ndarray] = {}
-    problems = []
-    for name in names:
-        values = numbers(frame.columns[name])
-        if values is None:
-            example = next((text for text in map(text_of, frame.columns[name]) if _number(text) is None), "")
-            problems.append(
-                f"{frame.where}: column {name!r} holds {example!r}, which is not a number; turn it into numbers, or "
-                f"leave it out: {ignoring(name)}"
-            )
-            continue
-        with np.errstate(over="ignore"):  # what is too large becomes infinite, and is named
-            values = values.astype(np.float32)
-        if len(bad := np.flatnonzero(~np.isfinite(values.reshape(len(values), -1)).all(1)) + 1):
-            problems.append(
-                f"{frame.where}: column {name!r}: {listed(bad.tolist())} no finite 32-bit number; fill it, leave "
-                f"the row out, or the column: {ignoring(name)}"
-            )
-        if values.ndim == 1:
-            features[name] = values
-        else:
-            features |= {f"{name}[{k}]": column for k, column in enumerate(values.reshape(len(values), -1).T)}
-    return features, problems
-
-
-def numbers(values: Column) -> np.ndarray | None:
-    """A column as numbers, NaN where it is empty; None if it holds words."""
-    try:
-        array = np.asarray(values if isinstance(values, np.ndarray) else list(values), dtype=np.float64)
-        return array if array.ndim else None
-    except (TypeError, ValueError):
-        pass
-    found = [_number(text_of(value)) for value in values]
-    return None if any(value is None for value in found) else np.array(found, np.float64)
-
-
-def _number(text: str | None) -> float | None:
-    """A cell as a number: empty cells are NaN, true is one, words are None."""
-    plain = (text or "").lower()
-    if plain in MISSING:
-        return float("nan")
-    try:
-        return TRUTH[plain] if plain in TRUTH else float(plain)
-    except ValueError:
-        return None
 
 
 # -- images ----------------------------------------------------------------------------------------------------------

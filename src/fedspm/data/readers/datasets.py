@@ -28,7 +28,7 @@ def read_datasets(given: Any, how: ReadOptions) -> Draft:
         frames = _frames("the data set", given, None, how)
     if not frames:
         raise FedSPMError("no data sets are given; give a dict with one a client")
-    return read_frames(Draft("the data set", form), frames, how)
+    return read_frames(Draft("the data set", form, skip=how.skip), frames, how)
 
 
 def _is_split(given: Any) -> bool:

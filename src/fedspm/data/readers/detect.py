@@ -4,17 +4,17 @@ import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-import numpy as np
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
 from fedspm.data.arrays import as_input, require_finite
 from fedspm.data.images import UNIT, Ends
-from fedspm.data.readers.columns import numbers
 from fedspm.data.readers.draft import Draft, ReadOptions
 from fedspm.data.readers.folder import read_folder
 from fedspm.data.readers.numpy_archives import input_of, read_archive, read_archives, read_npz
-from fedspm.data.readers.table import ENDINGS, columns_of, read_table, read_tables
+from fedspm.data.readers.table import ENDINGS, columns_of, read_table, read_tables, table_ending
+from fedspm.data.tables.schema import TableSchema
+from fedspm.data.tables.table import Table
 
 
 def read_path(path: Path, how: ReadOptions) -> Draft:
@@ -25,7 +25,7 @@ def read_path(path: Path, how: ReadOptions) -> Draft:
             return _read_folder(path, how)
         if not path.exists():
             raise FedSPMError(f"there is no folder or file {path}")
-        if ending in ENDINGS:
+        if table_ending(path):
             return read_table(path, how)
         if ending == ".npz":
             return read_archive(path, how)
@@ -36,7 +36,7 @@ def read_path(path: Path, how: ReadOptions) -> Draft:
 
 def _read_folder(path: Path, how: ReadOptions) -> Draft:
     files = sorted(each for each in path.iterdir() if each.is_file() and each.name[0] != ".")
-    tables = [file for file in files if file.suffix.lower() in ENDINGS]
+    tables = [file for file in files if table_ending(file)]
     if len(tables) == 1:
         draft = read_table(tables[0], how)
         draft.remarks.insert(0, f"the table is {tables[0].name}")
@@ -48,38 +48,47 @@ def _read_folder(path: Path, how: ReadOptions) -> Draft:
     return read_folder(path, how)
 
 
-def read_vectors(path: Path, shape: Sequence[int], names: Sequence[str] | None, ends: Ends = UNIT) -> Tensor:
-    """Queries: the rows of a table, by the names of the features, or the array x of an archive.
+def read_vectors(path: Path, shape: Sequence[int], schema: TableSchema | None, ends: Ends = UNIT) -> Tensor:
+    """Queries: the rows of a table, by the names of its columns, or the array x of an archive.
 
     `ends` are the smallest and the largest value of the rows that the model was trained on.
     """
     if path.suffix.lower() != ".npz":
-        x = as_input(_cells(path, names), shape, str(path))
+        table = read_queries_table(path, schema)
+        if schema is not None:
+            return schema.encode(table, str(path))
+        x = as_input(table.numbers(str(path)), shape, str(path))
         require_finite(x, str(path))
         return x
     arrays = read_npz(path)
     if "x" not in arrays:
         raise FedSPMError(f"{path} holds {', '.join(arrays) or 'nothing'}; expected an array x")
-    x = input_of(arrays["x"], str(path), shape, ends)
+    if schema is not None and not schema.is_plain:
+        x = schema.encode_array(arrays["x"], str(path))
+    else:
+        x = input_of(arrays["x"], str(path), shape, ends)
     if not len(x):
         raise FedSPMError(f"{path} has no rows")
     return x
 
 
-def _cells(path: Path, names: Sequence[str] | None) -> np.ndarray:
-    """The rows of a table, with the columns that the model was trained on."""
+def read_queries_table(path: Path, schema: TableSchema | None) -> Table:
+    """The columns of a table that a model uses, or all of them if it knows no names."""
     columns = columns_of(path)
-    wanted = list(columns) if names is None else _columns(names, columns)
-    if lacking := [name for name in wanted if name not in columns]:
-        raise FedSPMError(f"{path} has no column {lacking[0]!r}, on which the model was trained")
-    if not all(len(columns[name]) for name in wanted):
+    if schema is not None:
+        wanted = {name for name in columns if name in schema.names} | _lists(schema.names, columns)
+        columns = {name: columns[name] for name in columns if name in wanted}
+        categories = [column.name for column in schema.columns if column.kind == "category"]
+        if not columns:
+            raise FedSPMError(
+                f"{path} has none of the columns on which the model was trained: {', '.join(schema.names)}"
+            )
+    table = Table.of(columns, str(path), categories if schema else ())
+    if not len(table):
         raise FedSPMError(f"{path} has no rows")
-    found = {name: numbers(columns[name]) for name in wanted}
-    if words := [name for name, values in found.items() if values is None]:
-        raise FedSPMError(f"{path}: column {words[0]!r} holds words, not numbers")
-    return np.concatenate([values.reshape(len(values), -1) for values in found.values() if values is not None], axis=1)
+    return table
 
 
-def _columns(names: Sequence[str], columns: Mapping[str, object]) -> list[str]:
-    """The columns behind features: `x[0]`, `x[1]` come from a column x of lists."""
-    return list(dict.fromkeys(name if name in columns else re.sub(r"\[\d+\]$", "", name) for name in names))
+def _lists(names: Sequence[str], columns: Mapping[str, object]) -> set[str]:
+    """The columns of lists behind features: `x[0]`, `x[1]` come from a column x."""
+    return {name for name in (re.sub(r"\[\d+\]$", "", each) for each in names) if name in columns}

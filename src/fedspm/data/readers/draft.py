@@ -14,8 +14,9 @@ import torch
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
+from fedspm.data.tables.table import Table, joined
 
-Labelled = tuple[Tensor | np.ndarray, np.ndarray]  # x and its labels
+Labelled = tuple[Tensor | np.ndarray | Table, np.ndarray]  # x and its labels
 SIDES = (8, 512)  # of images, in pixels
 
 
@@ -28,6 +29,8 @@ class ReadOptions:
     image_column: str | None = None
     split_column: str | None = None
     ignore: tuple[str, ...] = ()
+    categories: tuple[str, ...] = ()
+    skip: bool = False  # leave rows and images out that cannot be read
     size: int | None = None
     client: str | None = None  # whose rows these are, where the data does not say
 
@@ -49,9 +52,11 @@ class Draft:
     form: str
     train: dict[str, Labelled] = field(default_factory=dict)
     test: dict[str, Labelled] = field(default_factory=dict)
-    columns: tuple[str, ...] | None = None  # names of the features
+    categories: tuple[str, ...] = ()  # columns of tables whose numbers stand for levels
     remarks: list[str] = field(default_factory=list)  # what was assumed
     problems: list[str] = field(default_factory=list)  # what has to change before it can be trained on
+    skip: bool = False  # rows and images that cannot be read are no problem, but left out
+    skipped: dict[str, int] = field(default_factory=dict)  # what was left out, and how many rows it is
 
     def require_sound(self) -> None:
         """Raise the first of the problems, if there are any, and say how to see the others."""
@@ -60,7 +65,22 @@ class Draft:
             where = f"; `fedspm data check {quote(self.where)}` lists them" if Path(self.where).exists() else ""
             raise FedSPMError(self.problems[0] + (f" (and {more} more{where})" if more else ""))
 
-    def add(self, x: Tensor | np.ndarray, labels: np.ndarray, clients: Sequence[str], splits: Sequence[str]) -> None:
+    def fault(self, sentence: str, rows: int = 1) -> None:
+        """Something is wrong with single rows or images, which can be done without."""
+        if self.skip:
+            self.skipped[sentence] = rows
+        else:
+            self.problems.append(f"{sentence}; to leave such rows out: --set data.skip=true")
+
+    def leave_out(self, names: Sequence[str]) -> list[str]:
+        """Forget these clients; returns those that are not here."""
+        for name in names:
+            self.test.pop(name, None)
+        return [name for name in names if self.train.pop(name, None) is None]
+
+    def add(
+        self, x: Tensor | np.ndarray | Table, labels: np.ndarray, clients: Sequence[str], splits: Sequence[str]
+    ) -> None:
         """Rows of many clients, in any order."""
         rows: dict[tuple[str, str], list[int]] = defaultdict(list)
         for j, key in enumerate(zip(splits, clients, strict=True)):
@@ -69,14 +89,22 @@ class Draft:
             together = mine[-1] - mine[0] + 1 == len(mine)  # then a view will do
             rows_of = slice(mine[0], mine[-1] + 1) if together else mine
             part = self.test if split == "test" else self.train
-            part[client] = _joined(part.get(client), (x[rows_of], labels[rows_of]))
+            part[client] = self._joined(part.get(client), (x[rows_of], labels[rows_of]))
+
+    def _joined(self, one: Labelled | None, other: Labelled) -> Labelled:
+        if one is None:
+            return other
+        labels = np.concatenate([one[1], other[1]])
+        if isinstance(one[0], Table) and isinstance(other[0], Table):
+            return joined(one[0], other[0], self.where), labels
+        return torch.cat([torch.as_tensor(x) for x in (one[0], other[0])]), labels
 
     def labels(self, values: Iterable[Any], where: str) -> np.ndarray:
         """Labels as text; rows without one, or with a measurement in its place, are a problem."""
-        texts = [text_of(value) for value in values]
+        texts = texts_of(values)
         if missing := [j + 1 for j, text in enumerate(texts) if text is None]:
-            self.problems.append(f"{where}: {listed(missing)} no label; label it or leave it out")
-        if odd := next((text for text in texts if text and re.fullmatch(r"-?\d*[.,]\d*[1-9]\d*", text)), None):
+            self.fault(f"{where}: {listed(missing)} no label; label it or leave it out", len(missing))
+        if odd := next((text for text in set(texts) if text and re.fullmatch(r"-?\d*[.,]\d*[1-9]\d*", text)), None):
             self.problems.append(f"{where}: {odd} is not a label: labels are whole numbers or words")
         return np.array([text or "" for text in texts], dtype=str)
 
@@ -110,17 +138,11 @@ def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
 
 def as_kind(labels: Sequence[str]) -> np.ndarray:
     """Whole numbers if every label is one (007 is not: it would lose its zeros), strings otherwise."""
-    plain = [re.sub(r"\.0+$", "", label) for label in labels]
-    if plain and all(re.fullmatch(r"-?(0|[1-9]\d{0,17})", label) for label in plain):
-        return np.array([int(label) for label in plain], np.int64)
+    plain = {label: re.sub(r"\.0+$", "", label) for label in set(labels)}
+    if plain and all(re.fullmatch(r"-?(0|[1-9]\d{0,17})", label) for label in plain.values()):
+        number = {label: int(text) for label, text in plain.items()}
+        return np.array([number[label] for label in labels], np.int64)
     return np.asarray(labels, dtype=str)
-
-
-def _joined(one: Labelled | None, other: Labelled) -> Labelled:
-    if one is None:
-        return other
-    x = [torch.as_tensor(part[0]) for part in (one, other)]
-    return torch.cat(x), np.concatenate([one[1], other[1]])
 
 
 def listed(rows: Sequence[int]) -> str:
@@ -140,3 +162,17 @@ def text_of(value: Any) -> str | None:
         return None
     text = value.decode(errors="replace") if isinstance(value, bytes) else str(value)
     return text.strip() or None
+
+
+def texts_of(values: Iterable[Any]) -> list[str | None]:
+    """`text_of` every value; of texts, each is looked at once."""
+    known: dict[str, str | None] = {}
+    found = []
+    for value in values:
+        if type(value) is not str:
+            found.append(text_of(value))
+            continue
+        if value not in known:
+            known[value] = text_of(value)
+        found.append(known[value])
+    return found

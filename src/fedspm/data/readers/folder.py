@@ -13,7 +13,7 @@ FORM = "one folder per client, and in it one folder of images per class"
 
 
 def read_folder(path: Path, how: ReadOptions) -> Draft:
-    draft = Draft(str(path), FORM)
+    draft = Draft(str(path), FORM, skip=how.skip)
     found = [*_images(path, draft, how.client is not None)]
     if not found and not draft.problems:
         draft.problems.append(
@@ -23,7 +23,8 @@ def read_folder(path: Path, how: ReadOptions) -> Draft:
     if found:
         clients, splits, labels, files = zip(*found, strict=True)
         x, kept, errors = read_images(files, [str(file) for file in files], image_size(how.size, [files]))
-        draft.problems += [str(error) for error in errors]
+        for error in errors:
+            draft.fault(str(error))
         draft.add(x, np.array(labels)[kept], [clients[j] for j in kept], [splits[j] for j in kept])
         draft.remarks.append(f"images are scaled to {x.shape[2]} × {x.shape[3]} pixels")
     return draft.finish()

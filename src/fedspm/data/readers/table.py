@@ -1,47 +1,66 @@
-"""Tables: CSV with commas, semicolons or tabs, and parquet."""
+"""Tables: CSV, parquet and Excel, read by polars."""
 
-import csv
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.data.readers.columns import USUAL, Column, Frame, read_frames
+from fedspm.data.readers.csv_file import read_csv
 from fedspm.data.readers.draft import Draft, ReadOptions, ignoring
-from fedspm.data.readers.parquet import Table
 from fedspm.data.readers.splits import are_splits, refuse_splits
 
-ENDINGS = (".csv", ".tsv", ".parquet")
+if TYPE_CHECKING:
+    import polars
+
+ENDINGS = (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet", ".xlsx")
+
+
+def table_ending(path: Path) -> str | None:
+    """The ending of a file's name that says which form of table it is; None if it is none."""
+    return next((ending for ending in ENDINGS if path.name.lower().endswith(ending)), None)
+
+
+def stem_of(path: Path) -> str:
+    """The name of a table without its ending: `north` of north.csv.gz."""
+    return path.name[: -len(table_ending(path) or "") or None]
+
+
+def _texts(how: ReadOptions) -> set[str]:
+    """Columns that are no features, in lower case: what they say is kept as it is written, 007 too."""
+    given = (how.client_column, how.label_column, how.image_column, how.split_column)
+    return {name for names in USUAL.values() for name in names} | {name.lower() for name in given if name}
 
 
 def read_table(path: Path, how: ReadOptions) -> Draft:
     """One table with a label column, and a client column unless it is known whose rows these are."""
-    columns = columns_of(path)
+    bad: list[str] = []
+    columns = columns_of(path, _texts(how), bad.append if how.skip else None)
     if how.client is None or how.client_column in columns or _client_columns(columns, how):
-        draft = Draft(str(path), "a table with a client column")
+        draft = Draft(str(path), "a table with a client column", skip=how.skip, skipped=dict.fromkeys(bad, 1))
         return read_frames(draft, [Frame(str(path), columns, folder=path.parent)], how)
     frame = Frame(str(path), columns, client=how.client, folder=path.parent)
-    return read_frames(Draft(str(path), "a table of one client"), [frame], replace(how, client_column=None))
+    draft = Draft(str(path), "a table of one client", skip=how.skip, skipped=dict.fromkeys(bad, 1))
+    return read_frames(draft, [frame], replace(how, client_column=None))
 
 
 def read_tables(paths: Sequence[Path], how: ReadOptions) -> Draft:
     """A table a client; or, with a client column, train and test, or parts of one table."""
-    draft = Draft(str(paths[0].parent), "a table a client")
-    apart = are_splits(path.stem for path in paths)
+    draft = Draft(str(paths[0].parent), "a table a client", skip=how.skip)
+    apart = are_splits(map(stem_of, paths))
     if not apart:
-        refuse_splits([path.stem for path in paths], f"the tables in {paths[0].parent}")
+        refuse_splits(map(stem_of, paths), f"the tables in {paths[0].parent}")
     tables = {}
     for path in paths:
         try:
-            tables[path] = columns_of(path)
+            tables[path] = columns_of(path, _texts(how), draft.fault if how.skip else None)
         except FedSPMError as error:
             draft.problems.append(str(error))
-    says = {path: {"client": path.stem} for path in tables}
+    says = {path: {"client": stem_of(path)} for path in tables}
     if apart:
         draft.form = "tables train and test with a client column"
-        says = {path: {"split": path.stem.lower()} for path in tables}
+        says = {path: {"split": stem_of(path).lower()} for path in tables}
     elif how.client_column or (tables and all(_client_columns(columns, how) for columns in tables.values())):
         draft.form = "parts of a table with a client column"
         says = {path: {} for path in tables}
@@ -61,51 +80,45 @@ def _client_columns(columns: Iterable[str], how: ReadOptions) -> list[str]:
     return [name for name in columns if name.lower() in USUAL["client"] and name not in how.ignore]
 
 
-def columns_of(path: Path) -> dict[str, Column]:
-    """The columns of a table by name."""
+def columns_of(path: Path, text: Collection[str] = (), skip: Callable[[str], None] | None = None) -> dict[str, Column]:
+    """The columns of a table by name, those as text whose names, in lower case, are in `text`. `skip` is told of rows
+    with too many or too few cells, which are then left out."""
     try:
-        return _parquet(path) if path.suffix.lower() == ".parquet" else _csv(path)
+        return _named(path, text, skip)
     except FileNotFoundError as error:
         raise FedSPMError(f"there is no file {path}") from error
-    except UnicodeDecodeError as error:
-        raise DamagedFile(f"{path} is not UTF-8 text ({error}); save it as UTF-8") from error
     except OSError as error:
         raise DamagedFile(f"{path} cannot be read: {error}") from error
 
 
-def _csv(path: Path) -> dict[str, Column]:
-    with path.open(encoding="utf-8-sig", newline="") as file:
-        first = file.readline()
-        file.seek(0)
-        delimiter = max(",;\t", key=first.count)
-        try:
-            found = [row for row in csv.reader(file, delimiter=delimiter, strict=True) if row]
-        except csv.Error as error:
-            raise DamagedFile(f"{path} is not a CSV file: {error}") from error
-    if not found:
-        raise FedSPMError(f"{path} is empty; expected a line with the names of the columns")
-    header, *rows = found
-    if delimiter == ";":  # where people write 1,5 for one and a half
-        rows = [[re.sub(r"^\s*(-?\d*),(\d+)\s*$", r"\1.\2", cell) for cell in row] for row in rows]
-    names = [name.strip() for name in header]
-    _refuse_doubles(path, names)
-    for j, row in enumerate(rows, 1):
-        if len(row) != len(names):
-            raise DamagedFile(f"{path}: row {j} has {len(row)} cells, the header names {len(names)} columns")
-    return dict(zip(names, zip(*rows, strict=True), strict=True)) if rows else dict.fromkeys(names, ())
+def _named(path: Path, text: Collection[str], skip: Callable[[str], None] | None) -> dict[str, Column]:
+    import polars
 
-
-def _parquet(path: Path) -> dict[str, Column]:
-    with path.open("rb") as file:
-        table = Table(file, str(path))
-        _refuse_doubles(path, table.columns)
-        columns: dict[str, list[Any]] = {name: [] for name in table.columns}
-        for piece in table.pieces(table.columns):
-            for name, values in piece.items():
-                columns[name] += values
-    return dict(columns)
-
-
-def _refuse_doubles(path: Path, names: Sequence[str]) -> None:
+    ending, names = table_ending(path), None
+    try:
+        if ending == ".parquet":
+            table = polars.read_parquet(path, memory_map=False)
+        elif ending == ".xlsx":
+            table = _excel(path)
+        else:
+            names, table = read_csv(path, text, skip)
+    except polars.exceptions.PolarsError as error:
+        raise DamagedFile(
+            f"{path} is not a whole {(ending or '')[1:]} file, it is damaged or cut off: {str(error).splitlines()[0]}"
+        ) from error
+    names = names or [name.strip() for name in table.columns]
     if twice := [name for name in names if names.count(name) > 1]:
         raise FedSPMError(f"{path}: {names.count(twice[0])} columns are called {twice[0]!r}; names must differ")
+    return dict(zip(names, table.get_columns(), strict=True))
+
+
+def _excel(path: Path) -> "polars.DataFrame":
+    """The first sheet."""
+    import polars
+
+    try:
+        return polars.read_excel(path)
+    except ImportError as error:
+        raise FedSPMError(f"{path}: reading Excel needs fastexcel; pip install 'fedspm[excel]'") from error
+    except Exception as error:  # fastexcel has errors of its own
+        raise DamagedFile(f"{path} is not a whole Excel file: {error}") from error

@@ -1,7 +1,7 @@
 """Who is behind the nodes: before a run sites introduce themselves, and agree on a task."""
 
 import json
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,8 @@ import numpy as np
 from flwr.app import RecordDict
 
 from fedspm.base.errors import FedSPMError, Refused
+from fedspm.data.tables.agree import ColumnSummary, agreed_schema
+from fedspm.data.tables.schema import TableSchema
 from fedspm.engines.flower import wire
 from fedspm.engines.flower.transport import Post
 from fedspm.federated.task import Task
@@ -24,7 +26,7 @@ class Introduction:
     shape: tuple[int, ...]
     classes: tuple[Any, ...]
     pixels: bool  # its values are as those of image files
-    columns: tuple[str, ...] | None = None  # names of its features, if they have any
+    columns: tuple[ColumnSummary, ...] | None = None  # what it tells of the columns of a table
 
 
 @dataclass(frozen=True)
@@ -47,8 +49,8 @@ def introduce(
             header = wire.header_of(answer) if isinstance(answer, RecordDict) else {}
             classes = tuple(json.loads(header["classes"]))
             shape, pixels = tuple(map(int, header["shape"])), bool(header.get("pixels"))
-            names = json.loads(header.get("columns", "null"))
-            columns = tuple(map(str, names)) if names else None
+            said = json.loads(header.get("columns", "null"))
+            columns = None if said is None else tuple(map(ColumnSummary.model_validate, said))
             site = Introduction(node, int(header["rows"]), shape, classes, pixels, columns)
         except (Refused, KeyError, ValueError, TypeError) as error:
             why = header.get("why", repr(error)) if isinstance(answer, RecordDict) else answer
@@ -72,7 +74,8 @@ def by_name(sites: Iterable[tuple[str, Introduction]]) -> dict[str, Introduction
 
 def agreed_task(sites: dict[str, Introduction], names: Sequence[str]) -> tuple[Task, np.ndarray]:
     """The task of sites that were introduced, in the order of `names`, and its classes."""
-    shapes = {sites[name].shape for name in names}
+    schema = agreed_columns(sites, names)
+    shapes = {(len(schema.features),) if schema else sites[name].shape for name in names}
     if len(shapes) > 1:
         known = ", ".join(f"{name} {sites[name].shape}" for name in names)
         raise FedSPMError(f"the sites have rows of different shapes: {known}; all need the same")
@@ -81,8 +84,7 @@ def agreed_task(sites: dict[str, Introduction], names: Sequence[str]) -> tuple[T
         raise FedSPMError(f"{', '.join(worded)} have strings as labels and the other sites numbers; use one kind")
     classes = agreed_classes([sites[name].classes for name in names])
     counts = [sites[name].rows for name in names]
-    task = Task.of_description({"shape": shapes.pop(), "classes": classes, "names": names, "counts": counts})
-    return task, classes
+    return Task(shapes.pop(), len(classes), tuple(names), tuple(counts), schema), classes
 
 
 def require_rows(name: str, site: Introduction, most: int) -> None:
@@ -94,25 +96,28 @@ def require_rows(name: str, site: Introduction, most: int) -> None:
         )
 
 
-def agreed_columns(sites: dict[str, Introduction], names: Sequence[str]) -> tuple[str, ...] | None:
-    """Names of the features in the order of the first site, in which the others put theirs; None if none has any."""
-    first = sites[names[0]].columns
-    for name in names[1:]:
-        own = sites[name].columns
-        if bool(own) != bool(first):
-            named, nameless = (name, names[0]) if own else (names[0], name)
+def require_shares(sites: Mapping[str, Introduction], most: float) -> None:
+    """A site weighs in every mean, and in the prior of the routing, by the share of all rows that it claims. Of two
+    sites one has half of them or more: there is nothing to judge."""
+    total = sum(site.rows for site in sites.values())
+    for name, site in sites.items():
+        if len(sites) > 2 and site.rows > most * total:
             raise FedSPMError(
-                f"the rows of site {named!r} have names of columns and those of site {nameless!r} have none, so nobody "
-                "knows whether they mean the same; write the rows of all sites with names (docs/deploy.md), or of none"
+                f"site {name!r} claims {site.rows:,} of all {total:,} rows, a share of {site.rows / total:.3f} above "
+                f"sites.max_share = {most:g}; ask it, and set a larger sites.max_share if it is right"
             )
-        if own and first and set(own) != set(first):
-            less, more = ([each for each in one if each not in other] for one, other in ((first, own), (own, first)))
-            parts = [f"lack {', '.join(less[:5])}"] * bool(less) + [f"have also {', '.join(more[:5])}"] * bool(more)
-            raise FedSPMError(
-                f"site {name!r} has other columns than site {names[0]!r}: its rows {' and '.join(parts)}; all sites "
-                "need the same columns, in any order"
-            )
-    return first
+
+
+def agreed_columns(sites: dict[str, Introduction], names: Sequence[str]) -> TableSchema | None:
+    """How the columns of all sites become vectors, in the order of the first site; None if no columns have names."""
+    told = {name: columns for name in names if (columns := sites[name].columns) is not None}
+    if told and (nameless := [name for name in names if name not in told]):
+        raise FedSPMError(
+            f"the rows of site {next(iter(told))!r} have names of columns and those of site {nameless[0]!r} have none, "
+            "so nobody knows whether they mean the same; write the rows of all sites with names (docs/deploy.md), or "
+            "of none"
+        )
+    return agreed_schema(told) if told else None
 
 
 def agreed_classes(listed: Sequence[tuple[Any, ...]]) -> np.ndarray:

@@ -3,17 +3,18 @@
 Simulation and the tests use it. Across real machines the server has `FlowerEngine`, which sees no private state.
 """
 
-import math
+import sys
 from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
 from fedspm.base.files import as_file_name, private_folder
 from fedspm.base.tensors import Tensors
 from fedspm.data.federation import Federation
+from fedspm.engines.flower.contract import SiteConfig
 from fedspm.engines.flower.server import EVALUATION, FlowerEngine
-from fedspm.engines.flower.site import SiteConfig
 from fedspm.engines.flower.site_data import rows_of, write_rows
 from fedspm.engines.flower.site_store import Store
 from fedspm.engines.flower.transport import Post
@@ -27,12 +28,16 @@ def site_configs(federation: Federation, algorithm: Algorithm, folder: Path, dev
     configs = []
     settings = algorithm.settings
     blocks, usual = (settings.predictor, settings.router), SiteConfig.model_fields
-    limits = {  # its own, or those of the run: whoever trains on one machine has the rows anyway
+    limits: dict[str, Any] = {  # its own, or those of the run: whoever trains on one machine has the rows anyway
         "min_batch": min(usual["min_batch"].default, *federation.counts, *(block.batch_size for block in blocks)),
         "min_steps": min(usual["min_steps"].default, *(block.steps or 1 for block in blocks)),
+        "min_learning_rate": 0.0,
         "max_learning_rate": max(
             usual["max_learning_rate"].default, *map(algorithm.learning_rate, ("predictor", "router"))
         ),
+        "max_rounds": sys.maxsize,
+        "max_starts": sys.maxsize,
+        "show_no_row": False,
     }
     for i, name in enumerate(federation.names):
         place = (folder / f"{i:05d}-{as_file_name(name)}").resolve()
@@ -65,10 +70,9 @@ class LoopbackEngine(FlowerEngine):
         sites: list[SiteConfig],
         nodes: Mapping[str, int],
         say: Callable[[str], None],
-        max_update: float = math.inf,
     ):
-        classes, columns = np.asarray(federation.classes), federation.columns
-        super().__init__(post, algorithm, classes, run, dict(nodes), say, columns=columns, max_update=max_update)
+        classes = np.asarray(federation.classes)
+        super().__init__(post, algorithm, classes, run, dict(nodes), say)
         self._stores = {site.name: Store.of(site.state, run) for site in sites}
 
     def private_states(self) -> dict[str, Tensors]:

@@ -5,8 +5,8 @@ exchange: its row of τ stays, the mean is over the others, and it is asked agai
 """
 
 import json
-import math
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol, TypeVar
@@ -20,13 +20,13 @@ from fedspm.base.errors import Refused, TooFewSites
 from fedspm.base.tensors import Tensors, tensors_digest
 from fedspm.engines.flower import wire
 from fedspm.engines.flower.handshake import Silence, introduce
-from fedspm.engines.flower.reply_checks import out_of_proportion
 from fedspm.engines.flower.transport import Post
 from fedspm.federated.accountant import Releases
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.exchange import Answer, ClientStep
 from fedspm.federated.gate import require_step
-from fedspm.federated.replies import PerClient, Reply, merge
+from fedspm.federated.replies import PerClient, Reply
+from fedspm.federated.robust.merging import Merging, note_suspicion
 from fedspm.federated.traffic import Traffic
 
 In = TypeVar("In")
@@ -67,13 +67,8 @@ class FlowerEngine:
         run: str,
         nodes: dict[str, int],
         say: Callable[[str], None] = lambda line: None,
-        *,
-        columns: Sequence[str] | None = None,
-        max_update: float = math.inf,
     ):
-        """`columns` are the names of the features, in the order that all sites use; an update longer than `max_update`
-        times the median of the others' is left out."""
-        self.algorithm, self.classes, self.columns, self._max_update = algorithm, classes, columns, max_update
+        self.algorithm, self.classes = algorithm, classes
         self.post, self.nodes, self.say = post, dict(nodes), say
         self._run = run
         self._ignored: set[int] = set()  # nodes that are no site of this run
@@ -81,6 +76,7 @@ class FlowerEngine:
         self._have_frozen: set[str] = set()  # sites that have got what no round changes
         self._frozen_digest = ""
         self.releases = Releases()
+        self.repeated: Counter[str] = Counter()  # sites say it themselves, in their logs
         self._turn = self._attempt = -1
         self.begin_round(0)
 
@@ -94,12 +90,21 @@ class FlowerEngine:
             "counts": task.counts,
             "shape": task.shape,
             "classes": self.classes.tolist(),
-            "columns": self.columns and list(self.columns),
+            "table": task.schema and task.schema.model_dump(mode="json"),
         }
 
     def private_states(self) -> dict[str, Tensors]:
         """None: they are the sites'."""
         return {}
+
+    def leave_out(self, refused: Mapping[str, str]) -> None:
+        for why in refused.values():
+            self.say(f"left out: {why}")
+        self.absent |= refused
+        self.refused |= refused
+
+    def undo_round(self) -> None:
+        """Nothing to do, either: a round that is begun again starts from the same private states."""
 
     def restore(self, round: int, privates: Mapping[str, Tensors]) -> None:
         """Nothing to do: a site finds by the tag of a message which of its private states the server means."""
@@ -125,6 +130,8 @@ class FlowerEngine:
         self._turn, self._exchange = turn, 0
         self.traffic = Traffic()
         self.absent: dict[str, str] = {}  # who was left out of an exchange of this round, and why
+        self.refused: dict[str, str] = {}  # those of them whose replies were no good
+        self.suspicion: dict[str, float] = {}
         self._sent: dict[str, Tensors] = {}  # what each site has got in this turn, and keeps
 
     def init_private(self, algorithm: Algorithm) -> None:
@@ -190,23 +197,30 @@ class FlowerEngine:
                 received.append(gate.read(site, answer))
             except Refused as error:
                 refused[site] = str(error)
+                if wire.is_reply(answer):
+                    self.refused[site] = refused[site]
         wrong = wire.outvoted(received)
-        agreeing = {each.site: each.reply for each in received if each.site not in wrong}
-        counts = dict(zip(self.algorithm.task.names, self.algorithm.task.counts, strict=True))
-        wrong |= out_of_proportion(agreeing, shared, counts, self._max_update)
-        refused |= {site: f"site {site!r}, step {step}: {why}" for site, why in wrong.items()}
+        merging = Merging(self.algorithm, gate.step, shared)
+        sizes = {each.site: each.reply.nbytes for each in received}  # before they are merged into one
+        for each in received:
+            if each.site not in wrong:
+                merging.add(each.site, each.reply)
+        wrong |= merging.refuse()
+        note_suspicion(self.suspicion, merging)
+        doubted = {site: f"site {site!r}, step {step}: {why}" for site, why in wrong.items()}
+        self.refused |= doubted
+        refused |= doubted
         for why in refused.values():
             self.say(f"left out: {why}")
         self.absent |= refused
         self._have_frozen -= refused.keys()  # one that lost them gets them again
         accepted = [each for each in received if each.site not in refused]
         self._require_enough(step, len(accepted), refused)
-        merged: Reply | None = None
         for each in accepted:
             self._sent[each.site] = self._sent.get(each.site, {}) | shared
             self._have_frozen |= {each.site} if self.algorithm.frozen_names & shared.keys() else set()
-            self.traffic.of[each.site] += each.reply.nbytes
-            merged = merge(merged, each.site, each.reply)
+        self.traffic.receive({each.site: sizes[each.site] for each in accepted})
+        merged = merging.result()
         assert merged is not None
         return merged
 

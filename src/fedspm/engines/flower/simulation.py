@@ -1,7 +1,6 @@
 """Flower's simulation: every client in a worker process of Ray on this machine, with messages in between."""
 
 import logging
-import math
 import os
 import time
 import warnings
@@ -18,11 +17,12 @@ from flwr.serverapp import Grid, ServerApp
 from fedspm.base.errors import FedSPMError
 from fedspm.base.threads import cores, keep_freed_memory
 from fedspm.data.federation import Federation
+from fedspm.engines.flower.contract import SiteConfig
 from fedspm.engines.flower.environment import FLOWER, RAY, be_quiet
 from fedspm.engines.flower.handshake import introduce
 from fedspm.engines.flower.loopback import NO_SECRET, LoopbackEngine, site_configs
 from fedspm.engines.flower.server import client_app
-from fedspm.engines.flower.site import Site, SiteConfig
+from fedspm.engines.flower.site import Site
 from fedspm.engines.flower.transport import Post, Waiting
 from fedspm.federated.algorithm import Algorithm
 
@@ -38,7 +38,6 @@ def simulate(
     *,
     wait: float = 600.0,
     min_clients: int = 1,
-    max_update: float = math.inf,
     workers: int | str = "auto",
     device: str = "auto",
     say: Callable[[str], None] = lambda line: None,
@@ -64,7 +63,7 @@ def simulate(
             nodes = {name: site.node for name, site in introduce(post, online, waiting.seconds, said.append)}
             if len(nodes) < len(sites):
                 raise FedSPMError(f"Flower's workers do not answer: {said[0] if said else 'no reason given'}")
-            outcome.append(work(LoopbackEngine(post, algorithm, federation, run, sites, nodes, say, max_update)))
+            outcome.append(work(LoopbackEngine(post, algorithm, federation, run, sites, nodes, say)))
         except BaseException as error:  # Flower would log it and go on; the caller wants it
             failures.append(error)
         finally:

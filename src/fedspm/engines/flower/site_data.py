@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -15,39 +14,44 @@ from torch import Tensor
 from fedspm.base.errors import DamagedFile, FedSPMError, Refused
 from fedspm.base.plugins import working_directory_last
 from fedspm.base.tensors import read_tensors, write_tensors
-from fedspm.data.arrays import as_input, as_rows, in_order, named_columns, places, require_finite
+from fedspm.data.arrays import as_input, as_rows
 from fedspm.data.federation import Federation
 from fedspm.data.images import are_pixels, bytes_as_values
 from fedspm.data.part import Part
+from fedspm.data.tables.agree import ColumnSummary, summarise
+from fedspm.data.tables.schema import TableSchema
+from fedspm.data.tables.table import Column, Table, joined
 
 
 @dataclass(frozen=True)
 class SiteRows:
-    """Training and test rows of one site, labels as numbers of its own classes; its features may have names."""
+    """Training and test rows of one site, labels as numbers of its own classes. Where its columns have names, x holds a
+    table as it is (`data.tables.table.Table`), and vectors are made of it when the sites have agreed on a schema."""
 
     train: Part
     test: Part
     classes: np.ndarray
-    columns: tuple[str, ...] | None = None
+    columns: tuple[Column, ...] | None = None
 
     @classmethod
     def of(cls, x: Any, y: Any, test_x: Any = None, test_y: Any = None) -> "SiteRows":
-        """Images that are given as bytes become values from 0 to 1. Features are called as the columns of a data frame;
-        test rows are put into the same order by them."""
-        columns = named_columns(x)
-        if columns and (twice := [name for name in columns if columns.count(name) > 1]):
-            raise FedSPMError(f"rows: two columns are called {twice[0]!r}; names must differ")
+        """Images that are given as bytes become values from 0 to 1. Columns are called as those of a data frame; test
+        rows are matched by these names."""
         rows, labels = as_rows((x, y), "rows")
-        rows = bytes_as_values(rows, x)
-        test_x = in_order(test_x, columns, "test rows")
-        held = rows[:0] if test_x is None else as_input(test_x, rows.shape[1:], "test rows")
-        held = bytes_as_values(held, test_x)
-        held, test_labels = as_rows((held, labels[:0] if test_y is None else test_y), "test rows")
-        require_finite(rows, "rows")
-        require_finite(held, "test rows")
+        held, test_labels = as_rows((rows[:0] if test_x is None else test_x, _or_none(test_y, labels)), "test rows")
         classes, number = np.unique(np.concatenate([labels, test_labels]), return_inverse=True)
         numbers = torch.from_numpy(number.astype(np.int64))
-        return cls(Part(rows, numbers[: len(rows)]), Part(held, numbers[len(rows) :]), classes, columns)
+        if isinstance(rows, Table):
+            if not isinstance(held, Table):
+                raise FedSPMError("test rows have no names of columns, and the rows have; give both as data frames")
+            everything = joined(rows, held, "test rows")
+            matrix = torch.from_numpy(np.ascontiguousarray(everything.values))
+            train, test, columns = matrix[: len(rows)], matrix[len(rows) :], everything.columns
+        else:
+            rows = bytes_as_values(rows, x)
+            columns = None
+            train, test = rows, bytes_as_values(as_input(held, rows.shape[1:], "test rows"), test_x)
+        return cls(Part(train, numbers[: len(train)]), Part(test, numbers[len(train) :]), classes, columns)
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -56,33 +60,33 @@ class SiteRows:
     @property
     def pixels(self) -> bool:
         x = self.train.x
-        return bool(x.numel()) and are_pixels((float(x.min()), float(x.max())))
+        return self.columns is None and bool(x.numel()) and are_pixels((float(x.min()), float(x.max())))
 
-    def encoded(self, classes: np.ndarray) -> tuple[Part, Part]:
-        """Both parts with the numbers that all sites of a run use for the classes."""
+    def summaries(self, min_count: int) -> tuple[ColumnSummary, ...] | None:
+        """What the site tells of its columns, if they have names."""
+        return None if self.columns is None else summarise(Table(self.columns, self.train.x.numpy()), min_count)
+
+    def encoded(self, classes: np.ndarray, schema: TableSchema | None) -> tuple[Part, Part]:
+        """Both parts with the numbers that all sites of a run use for the classes, and the vectors that they agreed
+        on."""
         order = {label: i for i, label in enumerate(classes.tolist())}
         if unknown := [label for label in self.classes.tolist() if label not in order]:
             raise FedSPMError(f"the server does not know this site's class {unknown[0]!r}")
+        if (self.columns is None) != (schema is None):
+            known = f"the columns {', '.join(schema.names[:12])}" if schema else "columns without names"
+            raise Refused(f"the run has {known}, and this site {'none' if schema else 'columns with names'}")
         number = torch.tensor([order[label] for label in self.classes.tolist()], dtype=torch.long)
-        return Part(self.train.x, number[self.train.y]), Part(self.test.x, number[self.test.y])
+        return self._part(self.train, number, schema), self._part(self.test, number, schema)
 
-    def arranged(self, columns: Sequence[str] | None) -> "SiteRows":
-        """The same rows, with the features in the order that all sites of a run use."""
-        own = self.columns
-        if own == (columns and tuple(columns)):
-            return self
-        if not own or not columns or set(own) != set(columns):
-            raise Refused(f"the run has {listed(columns)}, and this site {listed(own)}")
-        order = places(columns, own, "rows")
-        train, test = (Part(part.x[:, order].contiguous(), part.y) for part in (self.train, self.test))
-        return replace(self, train=train, test=test, columns=tuple(columns))
+    def _part(self, part: Part, number: Tensor, schema: TableSchema | None) -> Part:
+        x = part.x
+        if schema is not None and self.columns is not None:
+            x = schema.encode(Table(self.columns, x.numpy()), "rows")
+        return Part(x, number[part.y])
 
 
-def listed(columns: Sequence[str] | None) -> str:
-    """Names of columns for a sentence."""
-    if not columns:
-        return "columns without names"
-    return f"the columns {', '.join(columns[:12])}{', …' if len(columns) > 12 else ''}"
+def _or_none(labels: Any, like: np.ndarray) -> Any:
+    return like[:0] if labels is None else labels
 
 
 def is_function(source: str) -> bool:
@@ -97,14 +101,15 @@ def load_rows(source: str) -> SiteRows:
     try:
         tensors, about = read_tensors(Path(source))
         x, y, test_x, test_y = (tensors[name] for name in ("x", "y", "test_x", "test_y"))
-        classes, names = np.asarray(json.loads(about["classes"])), json.loads(about.get("columns", "null"))
-    except (KeyError, ValueError) as error:
+        classes, said = np.asarray(json.loads(about["classes"])), json.loads(about.get("columns", "null"))
+        columns = None if said is None else tuple(Column(name, kind, tuple(levels)) for name, kind, levels in said)
+    except (KeyError, ValueError, TypeError) as error:
         raise DamagedFile(f"{source} is not a file of rows that `save_rows` wrote: {error}") from error
-    train, test = Part(as_input(x), y), Part(as_input(test_x), test_y)
-    columns = tuple(map(str, names)) if names else None
-    if columns and (len(columns),) != tuple(train.x.shape[1:]):
-        raise DamagedFile(f"{source} names {len(columns)} columns, its rows have the shape {tuple(train.x.shape[1:])}")
-    return SiteRows(train, test, classes, columns)
+    if columns is None:
+        return SiteRows(Part(as_input(x), y), Part(as_input(test_x), test_y), classes)
+    if x.ndim != 2 or x.shape[1] != len(columns):
+        raise DamagedFile(f"{source} names {len(columns)} columns, its rows have the shape {tuple(x.shape[1:])}")
+    return SiteRows(Part(x.double(), y), Part(test_x.double(), test_y), classes, columns)
 
 
 def save_rows(path: str | Path, x: Any, y: Any, test_x: Any = None, test_y: Any = None) -> None:
@@ -115,7 +120,8 @@ def save_rows(path: str | Path, x: Any, y: Any, test_x: Any = None, test_y: Any 
 
 def write_rows(path: Path, rows: SiteRows) -> None:
     tensors: dict[str, Tensor] = {"x": rows.train.x, "y": rows.train.y, "test_x": rows.test.x, "test_y": rows.test.y}
-    about = {"classes": json.dumps(rows.classes.tolist()), "columns": json.dumps(rows.columns)}
+    columns = rows.columns and [[column.name, column.kind, column.levels] for column in rows.columns]
+    about = {"classes": json.dumps(rows.classes.tolist()), "columns": json.dumps(columns)}
     write_tensors(path, tensors, about)
 
 
@@ -123,7 +129,11 @@ def rows_of(federation: Federation, i: int) -> SiteRows:
     """What client i of a federation on this machine would have at its site."""
     train = federation.train[i]
     test = federation.test[i] if federation.test else Part(train.x[:0], train.y[:0])
-    return SiteRows(train, test, federation.classes, federation.columns)
+    if federation.schema is None:
+        return SiteRows(train, test, federation.classes)
+    tables = [federation.schema.decode(part.x) for part in (train, test)]
+    raw = [Part(torch.from_numpy(table.values), part.y) for table, part in zip(tables, (train, test), strict=True)]
+    return SiteRows(raw[0], raw[1], federation.classes, tables[0].columns)
 
 
 def _called(source: str) -> SiteRows:

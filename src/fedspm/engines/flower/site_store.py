@@ -5,7 +5,8 @@
     STATE/RUN/private-TURN-EXCHANGE.safetensors
     STATE/RUN/shared.safetensors              what the server sent last, so that it need not be sent twice a round
     STATE/RUN/frozen.safetensors              what no round changes, sent once: a pretrained encoder
-    STATE/RUN/requests.json                   what it was asked and has answered: `fedspm.engines.flower.request_guard`
+
+What has left the site, in all runs, is in its ledger beside them: `fedspm.engines.flower.ledger`.
 
 Files are readable for their owner alone.
 
@@ -23,7 +24,6 @@ from typing import Any
 from fedspm.base.errors import DamagedFile, Refused
 from fedspm.base.files import private_folder, read_json, write_atomically
 from fedspm.base.tensors import Tensors, read_tensors, tensors_digest, write_tensors
-from fedspm.engines.flower.request_guard import Request
 
 SECRET = 32  # bytes
 TAG = "tag"  # which exchange a file of tensors belongs to, in its metadata
@@ -56,14 +56,10 @@ class Store:
 
     # -- the run -----------------------------------------------------------------------------------------------------
 
-    def describe(self, description: dict[str, Any]) -> None:
-        """Remember what the run is. A run that has trained here is not begun anew."""
-        turns = {turn for turn, _ in self.places()} | {turn for turn, _, _ in self.requests()}
-        if any(turn > 0 for turn in turns):
-            raise Refused(
-                f"this site has already trained in this run and does not start again; if it should, delete the folder "
-                f"{self.folder.name} in its state"
-            )
+    def describe(self, description: dict[str, Any], trained: bool) -> None:
+        """Remember what the run is. A run that has `trained` here is not begun anew."""
+        if trained or any(turn > 0 for turn, _ in self.places()):
+            raise Refused("this site has already trained in this run and does not start again; begin another run")
         self.remember(description)
 
     def remember(self, description: dict[str, Any]) -> None:
@@ -76,17 +72,6 @@ class Store:
             raise Refused("this site never joined the run")
         content: dict[str, Any] = read_json(self.folder / "run.json")
         return content
-
-    # -- what it was asked -------------------------------------------------------------------------------------------
-
-    def requests(self) -> list[Request]:
-        """What was answered in this run, oldest first."""
-        path = self.folder / "requests.json"
-        return [(int(turn), str(step), str(mark)) for turn, step, mark in read_json(path)] if path.exists() else []
-
-    def note_request(self, request: Request) -> None:
-        """Before the reply leaves: a restart must not forget it."""
-        write_atomically(self.folder / "requests.json", json.dumps([*self.requests(), request]), private=True)
 
     # -- private state -----------------------------------------------------------------------------------------------
 

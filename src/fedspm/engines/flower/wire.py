@@ -15,10 +15,10 @@ from safetensors.torch import load, save
 
 from fedspm.base.errors import Refused
 from fedspm.base.tensors import Tensors, plain
-from fedspm.engines.flower.reply_checks import check_reply
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.gate import require_declared_reply, require_step
 from fedspm.federated.replies import Combined, Mean, PerClient, Reply
+from fedspm.federated.robust.reply_checks import check_kinds, require_finite, require_weight
 from fedspm.federated.steps import Step
 from fedspm.federated.transforms import decode, updates
 from fedspm.federated.uploads import Sender, Shares, values_per_row
@@ -126,6 +126,12 @@ def refusal_message(tag: object, site: str, why: str) -> RecordDict:
     return message({"tag": str(tag), "site": site, "kind": "refusal", "why": why})
 
 
+def is_reply(content: RecordDict) -> bool:
+    """Is it an answer, good or bad, and not a site's sentence why it gives none?"""
+    header = content.get(HEADER)
+    return not isinstance(header, ConfigRecord) or header.get("kind") != "refusal"
+
+
 @dataclass(frozen=True)
 class Received:
     """A reply that passed every check that can be made of it alone."""
@@ -140,7 +146,7 @@ class Gate:
 
     def __init__(self, algorithm: Algorithm, step: str, shared: Tensors, tag: Tag):
         self._algorithm, self._shared, self._tag = algorithm, shared, tag
-        self._step = INIT if step == INIT.name else require_step(algorithm, step)
+        self.step = INIT if step == INIT.name else require_step(algorithm, step)
         self._when = f"{f'round {tag.turn - 1}' if tag.turn else 'start'}, step {step}"
         self._counts = dict(zip(algorithm.task.names, algorithm.task.counts, strict=True))
 
@@ -166,7 +172,7 @@ class Gate:
             raise Refused(str(header.get("why", "it refused without a reason"))[:500])
         if kind not in KINDS.values():
             raise Refused(f"{kind!r} is not a kind of reply")
-        if (due := KINDS[self._step.reply]) != kind:
+        if (due := KINDS[self.step.reply]) != kind:
             raise Refused(f"its reply is of the kind {kind!r}, not {due!r}")
         rows = header.get("rows")
         if type(rows) is not int or rows != self._counts[site]:
@@ -178,53 +184,45 @@ class Gate:
             raise Refused(f"{min(twice)!r} comes twice")
         free = self._check_against_shared(averaged, row)
         task = self._algorithm.task
-        sender = Sender(self._counts[site], values_per_row(task.shape), task.clients)
-        weight = None if kind == "rows" else self._weight(header, site)
-        check_reply(self._step, averaged, row, weight, sender)
+        sender = Sender(self._counts[site], values_per_row(task.shape), task.clients, task.schema is not None)
+        weight = None if kind == "rows" else require_weight(header.get("weight"), sender.rows)
+        check_kinds(self.step, averaged, row, weight, sender)
         if weight is None:
             return Received(site, PerClient.of(site, **row), free)
         mean = Mean(weight, **averaged)
         reply = Combined(mean, PerClient.of(site, **row)) if kind == "both" else mean
-        require_declared_reply(self._algorithm, self._step, site, self._shared, reply)
-        return Received(site, decode(self._algorithm.transforms, self._step, self._shared, reply), free)
+        require_declared_reply(self._algorithm, self.step, site, self._shared, reply)
+        return Received(site, decode(self._algorithm.transforms, self.step, self._shared, reply), free)
 
     def _finite(self, content: RecordDict, record: str) -> Tensors:
         tensors = tensors_of(content, record)
         for name in tensors:
-            if self._step.upload(name) is None:
-                raise Refused(f"{name!r} is not declared to leave a client in step {self._step.name}")
-        for name, value in tensors.items():
-            if value.is_floating_point() and not torch.isfinite(value).all():
-                raise Refused(f"{name!r} has a value that is not finite")
+            if self.step.upload(name) is None:
+                raise Refused(f"{name!r} is not declared to leave a client in step {self.step.name}")
+        require_finite(tensors)
         return tensors
-
-    def _weight(self, header: Header, site: str) -> float:
-        weight = header.get("weight")
-        if not isinstance(weight, float) or not 0 < weight <= self._counts[site]:  # NaN is not
-            raise Refused(f"its weight is {weight!r}; it must lie above 0 and be at most its rows")
-        return weight
 
     def _check_against_shared(self, averaged: Tensors, row: Tensors) -> Signature:
         """A tensor named as a shared one has its type and shape (shares: those of one client's row), and none is
         missing."""
         free = set()
         half = self._algorithm.settings.wire.precision == "half"
-        changes = updates(self._step, averaged) if half else {}
+        changes = updates(self.step, averaged) if half else {}
         for name, value in (averaged | row).items():
             known = self._shared.get(name)
             if known is None:
                 free.add((name, tuple(value.shape), value.dtype))
                 continue
-            shape = known.shape[1:] if isinstance(self._step.upload(name), Shares) else known.shape
+            shape = known.shape[1:] if isinstance(self.step.upload(name), Shares) else known.shape
             kind = torch.float16 if name in changes else known.dtype
             if value.shape != shape or value.dtype != kind:
                 found, expected = (
                     f"{dtype} of shape {tuple(size)}" for dtype, size in ((value.dtype, value.shape), (kind, shape))
                 )
                 raise Refused(f"{name!r} is {found}, not {expected}")
-        if not self._step.partial:
+        if not self.step.partial:
             for name in self._shared.keys() - self._algorithm.frozen_names:
-                if self._step.upload(name) and name not in averaged | row:
+                if self.step.upload(name) and name not in averaged | row:
                     raise Refused(f"{name!r} is missing")
         return frozenset(free)
 

@@ -1,6 +1,5 @@
 """How much and how often a caller may ask."""
 
-import asyncio
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -9,13 +8,13 @@ from starlette.requests import ClientDisconnect, Request
 
 from fedspm.serve.http.problem import HTTPProblem
 
-BODY_TIMEOUT = 10.0  # seconds that a caller has to send a body
 REMEMBERED_CALLERS = 10_000  # callers whose rate is remembered
 
 
 @dataclass(frozen=True)
 class Limits:
     body: int = 16 * 2**20  # bytes of a request
+    json: int = 2 * 2**20  # bytes of a request in JSON: nothing else runs while numbers are parsed
     batch: int = 512  # rows of a request
     pixels: int = 16_000_000  # of all images of a request together, before they are scaled down
     rate: float = 1000.0  # requests per second and caller
@@ -42,22 +41,20 @@ class RateLimiter:
             raise HTTPProblem(429, f"more than {self._rate:g} requests a second; try again later", {"retry-after": "1"})
 
 
-async def read_body(request: Request, most: int) -> bytes:
-    """The body, or a refusal as soon as it is clear that it is too long or too slow."""
+async def read_body(request: Request, most: int, took: Callable[[int], object] = lambda size: None) -> bytes:
+    """The body, or a refusal as soon as it is clear that it is too long. `took` is told what has arrived."""
     too_long = HTTPProblem(413, f"the body is longer than {most} bytes; send fewer or smaller images")
     declared = request.headers.get("content-length", "0")
     if declared.isdigit() and int(declared) > most:
         raise too_long
     parts, size = [], 0
     try:
-        async with asyncio.timeout(BODY_TIMEOUT):
-            async for part in request.stream():
-                size += len(part)
-                if size > most:
-                    raise too_long
-                parts.append(part)
-    except TimeoutError as error:
-        raise HTTPProblem(408, f"the body did not arrive within {BODY_TIMEOUT:g} seconds") from error
+        async for part in request.stream():
+            size += len(part)
+            if size > most:
+                raise too_long
+            parts.append(part)
+            took(len(part))
     except ClientDisconnect as error:
         raise HTTPProblem(400, "the caller went away before the body had arrived") from error
     return b"".join(parts)

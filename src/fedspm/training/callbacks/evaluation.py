@@ -18,7 +18,7 @@ class Evaluation(Callback):
         if training.finished or training.round % self.every == 0:
             training.evaluate()
         if training.ending and training.federation is not None:
-            training.personalise()  # whoever loads the checkpoint finds nothing stale in it
+            training.prepare()  # whoever loads the checkpoint finds nothing stale in it
 
     def on_end(self, training: "Training") -> None:
         if training.resumed is not None and training.finished and training.resumed.round == training.round:

@@ -15,6 +15,7 @@ from rich.progress import (
 )
 from rich.progress import Progress as ProgressBar
 
+from fedspm.base.printable import printable
 from fedspm.training.callbacks.base import Callback
 
 if TYPE_CHECKING:
@@ -48,6 +49,9 @@ class Progress(Callback):
     def on_round_end(self, training: "Training") -> None:
         if self._bar:
             self._bar.update(self._task, completed=training.round)
+        for client, why in training.engine.refused.items():
+            if training.refused[client] == 1:  # how often it was in the end is said then
+                self._say(f"round {training.round}: left out: {why}")
 
     def on_evaluation(self, training: "Training", metrics: dict[str, Any]) -> None:
         rounds = training.config.rounds
@@ -61,6 +65,9 @@ class Progress(Callback):
     def on_end(self, training: "Training") -> None:
         if training.why_stopped:
             self._say(training.why_stopped)
+        for client, rounds in training.refused.most_common():
+            if rounds > 1:
+                self._say(f"{client} was left out of {rounds} rounds; the last time: {training.why_refused[client]}")
 
     def teardown(self, training: "Training") -> None:
         if self._bar:
@@ -69,7 +76,7 @@ class Progress(Callback):
 
     def _say(self, line: str) -> None:
         if self._bar:
-            self._bar.console.print(line)
+            self._bar.console.print(printable(line))
 
 
 class StopOnInterrupt(Callback):

@@ -1,0 +1,39 @@
+"""Spellings, units and stand-ins for missing values that differ between clients are found."""
+
+import numpy as np
+
+from fedspm.data.tables.compare import differences
+from fedspm.data.tables.table import Table
+
+
+def found(column, **clients):
+    tables = {name: Table.of({column: cells}, name) for name, cells in clients.items()}
+    return [(each.what, each.clients) for each in differences(tables)]
+
+
+def test_spellings():
+    assert found("sex", a=["m", "f"] * 9, b=["M", "f"] * 9) == [("spelt in several ways", {"a": "m", "b": "M"})]
+    assert found("sex", a=["m", "f"] * 9, b=["f", "m"] * 9) == []
+    ((what, clients), *_) = found("sex", a=["m", "f"] * 9, b=["1", "two"] * 9)
+    assert (what, clients) == ("no level of a elsewhere", {"a": "f, m", "b": "1, two"})
+
+
+def test_zeros_for_missing_values():
+    r = np.random.default_rng(0)
+    ((what, clients),) = found("chol", a=r.integers(150, 400, 90), b=[0] * 40, c=[0, *r.integers(150, 400, 99)])
+    assert what == "is 0, far from all others"
+    assert clients == {"a": "0%", "b": "100%", "c": "1%"}
+    assert found("vessels", a=r.integers(0, 4, 90), b=r.integers(0, 4, 90)) == []
+    assert found("oldpeak", a=np.abs(r.normal(size=90)).round(1), b=[0.0] * 40) == []
+
+
+def test_units():
+    r = np.random.default_rng(0)
+    ((what, clients),) = found("height", a=r.normal(170, 9, 60), b=r.normal(1.7, 0.1, 60), c=r.normal(168, 9, 60))
+    assert what == "medians differ: another unit?"
+    assert set(clients) == {"a", "b", "c"}
+    assert found("height", a=r.normal(170, 9, 60), b=r.normal(150, 9, 60)) == []
+
+
+def test_what_only_some_measure():
+    assert found("ca", a=[1.0] * 30, b=[None] * 30) == [("missing", {"a": "0%", "b": "100%"})]

@@ -1,0 +1,70 @@
+"""Image files that are small, well-formed enough for a decoder, and ask for very much work."""
+
+import io
+import struct
+import zlib
+
+from PIL import Image
+
+MEGABYTE = 10**6
+
+
+def png_chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def encoded(kind, side=8, mode="RGB", **options):
+    buffer = io.BytesIO()
+    Image.new(mode, (side, side)).save(buffer, kind, **options)
+    return buffer.getvalue()
+
+
+def png_of_chunks(size):
+    """Pillow reads chunk after chunk in Python: 1.3 million of them in 9 seconds."""
+    image = encoded("PNG")
+    end = image.index(b"IDAT") - 4
+    return image[:end] + png_chunk(b"tIME", b"") * (size // 12) + image[end:]
+
+
+def jpeg_of_segments(size):
+    """Pillow reads segment after segment in Python."""
+    image = encoded("JPEG")
+    return image[:2] + b"\xff\xe5\x00\x02" * (size // 4) + image[2:]
+
+
+def jpeg_of_filling(size):
+    """Bytes between two segments, which Pillow skips one by one."""
+    image = encoded("JPEG")
+    return image[:2] + b"\xff" * size + image[2:]
+
+
+def jpeg_of_scans(size, side=4000):
+    """Every scan of thirty bytes is a walk through all pixels: 20 ms each, hours for one file."""
+    image = encoded("JPEG", side, progressive=True)
+    scan = image[image.rfind(b"\xff\xda") : -2]
+    return image[:-2] + scan * (size // len(scan)) + image[-2:]
+
+
+def bmp_of_runs(size, side=4000):
+    """Run lengths, which Pillow reads in Python: 7 seconds for 8 MB."""
+    header = struct.pack("<IiiHHIIiiII", 40, side, side, 1, 8, 1, size, 0, 0, 256, 0)
+    return b"BM" + struct.pack("<IHHI", 1078 + size, 0, 0, 1078) + header + bytes(1024) + b"\x01\x05" * (size // 2)
+
+
+def tiff_of_strips(size):
+    """A strip per row, which Pillow lists one by one: 30 seconds for 8 MB."""
+    strips = size // 4
+    tags = [(256, 4, 1, 8), (257, 4, 1, strips), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1)]
+    tags += [(273, 4, strips, 8), (277, 3, 1, 1), (278, 4, 1, 1), (279, 4, strips, 8)]
+    directory = struct.pack("<H", len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags) + bytes(4)
+    return b"II*\0" + struct.pack("<I", 8 + 4 * strips) + struct.pack("<I", 8) * strips + directory
+
+
+COSTLY = {
+    "PNG of chunks": png_of_chunks,
+    "JPEG of segments": jpeg_of_segments,
+    "JPEG of filling": jpeg_of_filling,
+    "JPEG of scans": jpeg_of_scans,
+    "BMP of run lengths": bmp_of_runs,
+    "TIFF of strips": tiff_of_strips,
+}
