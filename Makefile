@@ -13,13 +13,13 @@ RUN    ?= runs/first
 help:  ## list the commands
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 14
 
-run: $(READY)  ## set up, then train on the images that ship with the package (about two minutes)
+run: $(READY)  ## set up, then train on the images that ship with the package (under five minutes)
 	@if [ -f $(RUN)/report.html ]; then \
 		$(BIN)/fedspm evaluate $(RUN) && echo "report    $(RUN)/report.html (delete $(RUN) to train anew)"; \
 	elif [ -f $(RUN)/manifest.json ]; then \
 		$(BIN)/fedspm resume $(RUN); \
 	else \
-		$(BIN)/fedspm train --rounds 40 --out $(RUN); \
+		$(BIN)/fedspm train --rounds 60 --out $(RUN); \
 	fi
 
 serve: run  ## the same, then answer queries at http://127.0.0.1:8000/

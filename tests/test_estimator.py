@@ -173,8 +173,10 @@ def half_frozen():
 
 def moved(model):
     """Names of the predictor's parameters that training moved, in any of its copies."""
-    start, shared = model.model_.algorithm.predictor.initial(), model.model_.shared
-    return {name.split(".", 2)[2] for name, value in start.items() if not torch.equal(value, shared[name])}
+    start, states = model.model_.algorithm.predictor.initial(), (model.model_.shared, *model.model_.privates)
+    found = {name for state in states for key, value in state.items()
+             if (name := key.removeprefix("personal.")) in start and not torch.equal(value, start[name])}  # fmt: skip
+    return {name.split(".", 2)[2] for name in found}
 
 
 def heads(model):

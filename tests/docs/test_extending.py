@@ -102,12 +102,12 @@ moved = torch.cat([(states[0][name] != start[name]).flatten() for name in method
 assert 0.05 < moved.double().mean() < 0.25, moved.double().mean()  # a tenth of every client's entries
 site = next(iter(engine.grid.sites.values()))
 description = engine.description
-site._require_willing(description)
+site._taking_part(description, "other")
 wary = Site(site.config.model_copy(update={"transforms": ()}), "")
 try:
-    wary._require_willing(description)
+    wary._taking_part(description, "other")
 except Exception as error:
-    assert str(error) == "this site is not configured for the transform 'top-tenth' of wire.transforms", error
+    assert str(error) == "this site is not configured for the transform 'top-tenth' of wire.transforms (transforms)", error
 else:
     raise AssertionError("a site took part with a transform that it does not name")
 """

@@ -104,7 +104,7 @@ def test_sums_of_few_rows_stay_at_the_client(vectors):
     with LocalEngine(vectors, seed=0, workers=1) as engine:
         engine.init_private(algorithm)
         totals = engine(algorithm.describe, {}).totals()
-        assert totals["count"] == sum(n for n in vectors.counts if n >= 100)
+        assert (totals["count"] == sum(n for n in vectors.counts if n >= 100)).all()
         assert Algorithm.start(algorithm, engine)["input.mean"].isfinite().all()
         moments = engine(algorithm.moments, Algorithm.start(algorithm, engine), view=torch.tensor(0)).totals()
         assert moments["count"] == sum(n for n in vectors.counts if n >= 100)
@@ -206,8 +206,11 @@ def test_training_never_reads_the_truth():
     assert_same_bits(results[0][0], results[1][0])
     for name, private in results[0][1].items():
         assert_same_bits(private, results[1][1][name])
-    handed = {"name", "index", "x", "y", "private", "round", "seed", "solver"}
-    assert {field.name for field in fields(Client)} == handed
+    handed = {"name", "index", "x", "y", "private", "round", "seed", "solver", "weight", "repeated"}
+    assert {field.name for field in fields(Client)} == handed | {"component"}  # which one control alone is handed:
+    algorithm = FedSPM(settings, Task.of_federation(honest))
+    assert [step.name for step in algorithm.steps.values() if step.truth] == ["take_truth"]
+    assert not algorithm.steps["take_truth"].used(algorithm)
 
 
 def test_bytes_of_a_round_count_every_tensor_once_a_client(vectors, quick):

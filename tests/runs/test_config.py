@@ -28,14 +28,6 @@ def test_only_the_rate_of_rows_that_may_be_vectors_is_left_open():
         resolve({"predictor": {"learning_rate": "fast"}})
 
 
-def test_what_was_tuned_for_a_data_set_is_its_default_below_what_a_person_says():
-    for name in ("fashion-sample", "fashion-mnist"):
-        config = resolve({"data": {"name": name}})
-        assert (config.predictor.learning_rate, config.router.steps, config.router.batch_size) == (0.06, 30, 64)
-    assert resolve({}, {"router": {"steps": 7}}).router.steps == 7
-    assert resolve({"data": {"name": "arrays"}}).router.steps == 15
-
-
 def test_the_paper_preset_is_the_method_as_printed():
     config = resolve({"preset": "paper"})
     assert config.em.start == "random"

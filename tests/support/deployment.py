@@ -54,7 +54,7 @@ def in_process(federation, config):
     algorithm = build_algorithm(config, Task.of_federation(federation))
     with LocalEngine(federation, seed=config.seed, workers=1) as engine:
         shared = train_rounds(algorithm, engine, begin(algorithm, engine), 0, config.rounds)
-        return algorithm, shared, engine.privates
+        return algorithm, algorithm.prepared(shared, engine), engine.privates
 
 
 def assert_same(one, other):

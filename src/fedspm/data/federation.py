@@ -53,6 +53,7 @@ class Federation:
         categories: Sequence[str] = (),
         min_count: int = MIN_COUNT,
         schema: TableSchema | None = None,
+        check: bool = True,
     ) -> "Federation":
         """One entry per client: `{"north": (x, y), "south": (x2, y2)}`.
 
@@ -60,7 +61,8 @@ class Federation:
         Labels may be integers or strings. Give `test` the same way, or a `test_fraction` to hold rows out. `columns`
         names the features of arrays. In data frames `categories` are columns of numbers that stand for levels; a
         level that fewer than `min_count` rows of every client hold counts as `other`. `schema` is that of a model
-        (`Federation.schema`), by which rows are encoded instead of one of their own.
+        (`Federation.schema`), by which rows are encoded instead of one of their own. Without `check` the caller calls
+        `checked` when all clients are there.
         """
         if test is not None and test_fraction is not None:
             raise FedSPMError("give either test or test_fraction, not both")
@@ -78,7 +80,8 @@ class Federation:
         clients = {str(name): value for name, value in train.items()}
         how = TableOptions(categories, min_count, schema)
         classes, parts, tests, agreed = encode_clients(clients, tested, test_fraction, seed, columns, how)
-        return cls(names, classes, tuple(parts), tests, schema=agreed).checked()
+        found = cls(names, classes, tuple(parts), tests, schema=agreed)
+        return found.checked() if check else found
 
     @classmethod
     def from_folder(
@@ -172,11 +175,12 @@ class Federation:
         seed: int,
         min_count: int = MIN_COUNT,
         schema: TableSchema | None = None,
+        check: bool = True,
     ) -> "Federation":
         """What a reader found; rows are held out for testing where the data brings no test rows of its own."""
         draft.require_sound()
         how: dict[str, Any] = {"test": draft.test} if draft.test else {"test_fraction": test_fraction}
-        how |= {"categories": draft.categories, "min_count": min_count, "schema": schema}
+        how |= {"categories": draft.categories, "min_count": min_count, "schema": schema, "check": check}
         if draft.skipped:
             warnings.warn(
                 f"{sum(draft.skipped.values()):,} rows are skipped: {next(iter(draft.skipped))}", stacklevel=3

@@ -124,7 +124,8 @@ class LocalEngine:
                 taken = take_step(step, declared, client, there, told)
                 return taken, self.read(algorithm, declared, client, there, taken.reply)
             except (TrainingFailed, Refused) as error:
-                raise type(error)(f"{self._where(client, declared.name)}: {error}") from error
+                kind = Refused if isinstance(error, Refused) else TrainingFailed
+                raise kind(f"{self._where(client, declared.name)}: {error}") from error
             except Exception as error:  # of somebody's own method or encoder: its traceback is what they need
                 error.add_note(f"fedspm: {self._where(client, declared.name)}")
                 raise

@@ -65,7 +65,8 @@ class Client:
     ) -> Tensors:
         """What the solver finds. Where it fails (`nn.sgd.minimise`), it begins again with a quarter of the rate, and
         that is said; nothing of it is sent, so it is the same on every engine and after every crash. A loss that is as
-        high with a quarter of the rate did not rise by the steps: the last batches have harder rows."""
+        high with a quarter of the rate did not rise by the steps: the last batches have harder rows. Fails only if the
+        smallest steps too end at something that is not finite."""
         rate, high = learning_rate, math.inf
         for attempt in range(ATTEMPTS):
             try:
@@ -76,6 +77,8 @@ class Client:
                         return error.finished
                     high = error.now
                 if attempt + 1 == ATTEMPTS:
+                    if isinstance(error, LossRose):  # finite, by steps as small as they get: noise can do that
+                        return error.finished
                     raise
                 rate *= SMALLER
                 self.repeated.append(step)

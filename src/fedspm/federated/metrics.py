@@ -90,7 +90,7 @@ def expected_calibration_error(truth: np.ndarray, said: np.ndarray, p: np.ndarra
     return float(np.abs(surplus).sum() / len(p))
 
 
-def component_agreement(pairs: Sequence[tuple[Int[Tensor, " n"], Int[Tensor, " n"]]]) -> dict[str, float]:
+def component_agreement(pairs: Sequence[tuple[Int[Tensor, " _"], Int[Tensor, " _"]]]) -> dict[str, float]:
     """Purity and adjusted Rand index of components that were found, against the true ones; clients weighted by rows."""
     from sklearn.metrics import adjusted_rand_score
 
@@ -99,7 +99,7 @@ def component_agreement(pairs: Sequence[tuple[Int[Tensor, " n"], Int[Tensor, " n
     n = sum(len(truth) for _, truth in pairs)
     purity = sum(purity_count(component, truth) for component, truth in pairs) / n
     rand = sum(len(truth) * adjusted_rand_score(truth.numpy(), component.numpy()) for component, truth in pairs) / n
-    return {"component_purity": purity, "component_rand_index": rand}
+    return {"component_purity": purity, "component_rand_index": float(rand)}
 
 
 def purity_count(component: Int[Tensor, " n"], truth: Int[Tensor, " n"]) -> int:

@@ -124,7 +124,7 @@ class Settings(Strict):
         description="what a liar meets: none, norm, median, trimmed, krum or a plugin's rule; docs/robustness.md",
     )
     max_update: float = Field(
-        5.0, gt=1, description="an update longer than this many times the median of the others' is refused"
+        20.0, gt=1, description="an update longer than this many times the median of the others' is refused"
     )
     privacy: Privacy = Privacy()
     wire: Wire = Wire()

@@ -58,16 +58,6 @@ OF_DATA: dict[str, dict[str, Any]] = {
     "heart-disease": {"rounds": 60, "components": 2},
 }
 
-# What was chosen on validation rows for a data set: docs/tuning.md. Of the preset `default` alone.
-_FASHION = {
-    "predictor": {"learning_rate": 0.06},
-    "router": {"steps": 30, "batch_size": 64},
-}
-TUNED: dict[str, dict[str, Any]] = {
-    SAMPLE: _FASHION,
-    "fashion-mnist": _FASHION,
-}
-
 
 class Sites(Strict):
     """How a server deals with sites that are slow, gone or wrong: docs/deploy.md."""
@@ -127,7 +117,8 @@ class Config(Settings):
         leavers = list(self.data.without)
         if isinstance(loaded, Draft):
             leavers = loaded.leave_out(leavers)  # before anything is asked of them, enough rows for instance
-            loaded = Federation.from_draft(loaded, self.data.test_fraction, self.seed, self.min_count, schema)
+            alone = not self.data.joined
+            loaded = Federation.from_draft(loaded, self.data.test_fraction, self.seed, self.min_count, schema, alone)
         how = self.heterogeneity if permuted else replace(self.heterogeneity, permutation=False)
         federation = loaded if isinstance(loaded, Federation) else impose(*loaded, how, self.seed)
         if self.data.without:
@@ -135,7 +126,7 @@ class Config(Settings):
         like = RowSchema(federation.shape, federation.classes, federation.schema)
         for name in self.data.joined:
             federation = federation.with_client(name, *self.newcomer(name, like))
-        if self.data.without:
+        if self.data.without or self.data.joined:
             federation.checked()  # not before others have come
         if self.data.validation_fraction:
             return federation.with_validation(self.data.validation_fraction, self.seed)
@@ -244,8 +235,7 @@ def _defaults(wanted: Mapping[str, Any]) -> dict[str, Any]:
     images = name in (SAMPLE, *NAMED) and name != HEART.name
     images = images and wanted.get("engine") != "flower"  # across machines they are the sites' own
     known = {"predictor": {"learning_rate": OF_IMAGES}} if images else {}
-    tuned = TUNED.get(name, {}) if preset == "default" and images else {}
-    return merged(Config().model_dump(), known, OF_DATA.get(name, {}), tuned, PRESETS[preset])
+    return merged(Config().model_dump(), known, OF_DATA.get(name, {}), PRESETS[preset])
 
 
 def _data_name(wanted: Mapping[str, Any]) -> str:

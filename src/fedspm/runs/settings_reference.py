@@ -9,9 +9,9 @@ from annotated_types import Ge, Gt, Le, Lt
 from pydantic.fields import FieldInfo
 
 from fedspm.algorithms import ALGORITHMS
-from fedspm.base.layers import flat, merged
+from fedspm.base.layers import flat
 from fedspm.base.schema import fields
-from fedspm.runs.config import OF_DATA, PRESETS, TUNED, Config
+from fedspm.runs.config import OF_DATA, PRESETS, Config
 
 KINDS = {int: "whole number", float: "number", bool: "true or false", str: "text"}
 OPTIONS = "options"
@@ -38,8 +38,7 @@ class Setting:
 
 def settings() -> list[Setting]:
     """Those of a run's configuration; in the place of `options` those of the methods that have any."""
-    data = {name: merged(OF_DATA.get(name, {}), TUNED.get(name, {})) for name in OF_DATA | TUNED}
-    layers = {name: flat(layer) for name, layer in (PRESETS | data).items()}
+    layers = {name: flat(layer) for name, layer in (PRESETS | OF_DATA).items()}
     preset = layers.pop("default")
     found: list[Setting] = []
     for key, field in fields(Config):

@@ -260,7 +260,7 @@ def test_what_crosses_the_wire_is_what_is_declared(vectors, tmp_path, name):
     counts = engine.count(shared)
     c, d, features, m = algorithm.settings.components, 4, 6, 3
     shapes = {
-        "describe": {"count": (), "sum": (features,), "square": (features,)},
+        "describe": {"count": (features,), "sum": (features,), "square": (features,)},
         "moments": {"count": (), "products": (features, features)},
         "init_responsibilities": {"tau": (c,)},
         "expect": {"tau": (c,)},

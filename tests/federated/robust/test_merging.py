@@ -59,7 +59,7 @@ def test_an_update_far_beyond_the_others_is_refused_with_both_lengths():
     found, refused = merged(moves(b={"w.0": torch.full((4,), 50.0)}))
     assert refused.keys() == {"b"}
     assert "its update has the length 100" in refused["b"]
-    assert "max_update = 5" in refused["b"]
+    assert "max_update = 20" in refused["b"]
     assert found.answered == ("a", "c", "d", "e")
     expected = merged({name: reply for name, reply in moves().items() if name != "b"})[0].result()
     assert all(torch.equal(expected[name], value) for name, value in found.result().items())
@@ -67,7 +67,7 @@ def test_an_update_far_beyond_the_others_is_refused_with_both_lengths():
 
 
 def test_a_client_with_few_rows_may_move_further():
-    far = moves(b={"w.0": torch.full((4,), 2.0)})
+    far = moves(b={"w.0": torch.full((4,), 8.0)})
     counts = (100, 1, 100, 100, 100)
     assert merged(far)[1].keys() == {"b"}
     assert merged(far, counts=counts)[1] == {}

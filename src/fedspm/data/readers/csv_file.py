@@ -51,16 +51,18 @@ def _header(path: Path, content: bytes) -> tuple[list[str], str, int]:
     """Names of the columns, what separates them, and where the rows start."""
     start = len(content) - len(content.lstrip(b"\r\n"))
     end = content.find(b"\n", start) + 1 or len(content)
+    while content.count(b'"', start, end) % 2 and end < len(content):  # a quoted name goes over several lines
+        end = content.find(b"\n", end) + 1 or len(content)
     line = content[start:end].decode()
     if not line.strip():
         raise FedSPMError(f"{path} is empty; expected a line with the names of the columns")
     bare = "".join(line.split('"')[::2])  # what is outside quotes
     separator = max(SEPARATORS, key=bare.count)
     try:
-        names = [name.strip() for name in next(csv.reader([line], delimiter=separator, strict=True))]
+        cells = next(csv.reader(io.StringIO(line, newline=""), delimiter=separator, strict=True))
     except csv.Error as error:
         raise DamagedFile(f"{path} is not a CSV file: {error}") from error
-    return names, separator, end
+    return [name.strip() for name in cells], separator, end
 
 
 @dataclass(frozen=True)
