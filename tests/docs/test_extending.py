@@ -107,7 +107,8 @@ wary = Site(site.config.model_copy(update={"transforms": ()}), "")
 try:
     wary._taking_part(description, "other")
 except Exception as error:
-    assert str(error) == "this site is not configured for the transform 'top-tenth' of wire.transforms (transforms)", error
+    why = "this site is not configured for the transform 'top-tenth' of wire.transforms (transforms)"
+    assert str(error) == why, error
 else:
     raise AssertionError("a site took part with a transform that it does not name")
 """
