@@ -49,13 +49,13 @@ def test_as_many_rows_as_the_setting_allows_are_believed(vectors, tmp_path):
         gather(engine.post, resolve({"sites": {"names": names, "max_rows": 149}}), print)
 
 
-def tenfold(shared):
-    """Changes a reply as if the site had moved ten times as far."""
+def hundredfold(shared):
+    """Changes a reply as if the site had moved a hundred times as far."""
 
     def bad(content):
         tensors = wire.to_tensors(content["reply"])
         content["reply"] = wire.to_record(
-            {name: shared[name] + 10 * (each - shared[name]) for name, each in tensors.items()}
+            {name: shared[name] + 100 * (each - shared[name]) for name, each in tensors.items()}
         )
         return content
 
@@ -78,7 +78,7 @@ def test_an_update_out_of_proportion_is_left_out_and_named(vectors, tmp_path, na
     spoil["bad"] = lambda content: None
     expected = one_round(algorithm, engine, shared, 0)
     engine.said.clear()
-    spoil["bad"] = tenfold(shared)
+    spoil["bad"] = hundredfold(shared)
     assert_same(expected, one_round(algorithm, engine, shared, 0))
     assert len(engine.said) == 1
     assert f"site 'south', step {step}: its update has the length" in engine.said[0]
