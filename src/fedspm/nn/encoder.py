@@ -8,9 +8,9 @@ from typing import Any
 import torch
 from jaxtyping import Float
 from torch import Tensor, nn
-from torch.utils.flop_counter import FlopCounterMode
 
 from fedspm.base.errors import FedSPMError
+from fedspm.nn.multiply_adds import MultiplyAdds
 
 Slots = dict[str, list[tuple[dict[str, Any], str]]]
 
@@ -110,9 +110,10 @@ class Encoder:
 
     def multiply_adds(self) -> int:
         """Multiply-adds of one row through all copies."""
-        with torch.no_grad(), FlopCounterMode(display=False) as counter:
-            self(self.initial(), torch.zeros(1, *self._shape))
-        return int(counter.get_total_flops()) // 2
+        state = self.initial()
+        with torch.no_grad(), MultiplyAdds() as counted:
+            self(state, torch.zeros(1, *self._shape))
+        return int(counted.total)
 
     def _mine(self) -> tuple[nn.Module, Slots]:
         """A copy for this thread, and where it keeps the tensors of every name (tied ones in several places)."""
