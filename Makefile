@@ -19,7 +19,7 @@ run: $(READY)  ## set up, then train on the images that ship with the package (u
 	elif [ -f $(RUN)/manifest.json ]; then \
 		$(BIN)/fedspm resume $(RUN); \
 	else \
-		$(BIN)/fedspm train --rounds 60 --out $(RUN); \
+		$(BIN)/fedspm train --rounds 40 --out $(RUN); \
 	fi
 
 serve: run  ## the same, then answer queries at http://127.0.0.1:8000/

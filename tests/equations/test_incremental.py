@@ -9,7 +9,7 @@ from fedspm.algorithms import algorithm_named
 from fedspm.bench.round import recorded
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.task import Task
-from fedspm.mixture.e_step import AUDITED, all_evidence
+from fedspm.mixture.e_step import AUDITED, all_evidence, incremental
 from fedspm.training.loop import begin, one_round
 from small import small_settings
 
@@ -85,3 +85,11 @@ def test_the_error_in_tau_is_audited(vectors):
     error = (after["responsibilities"] - exact).mean(0).abs().max()
     assert float(error) > 1e-4
     assert algorithm.notes_of(after)["e_step_error"] == pytest.approx(float(error), rel=1e-4)
+
+
+@pytest.mark.parametrize(("shape", "expected"), [((1, 28, 28), True), ((6,), False)])
+def test_left_to_itself_it_is_for_images(shape, expected):
+    task = Task(shape, 2, ("a", "b"), (20, 20))
+    assert incremental(small_settings(em={"e_step": "auto"}), task) == expected
+    assert incremental(small_settings(em={"e_step": "incremental"}), task)
+    assert not incremental(small_settings(em={"e_step": "exact"}), task)

@@ -53,10 +53,11 @@ class EM(Strict):
     hold: Annotated[int, Field(ge=0)] | Literal["ever"] = Field(
         20, description="rounds that keep the first responsibilities, at most half the schedule; ever: no E-step at all"
     )
-    e_step: Literal["exact", "incremental"] = Field(
+    e_step: Literal["exact", "incremental", "auto"] = Field(
         "exact",
-        description="incremental: only rows that the local steps visit, on their way; the metrics have an estimate of "
-        "the error; docs/performance.md",
+        description="exact: all rows in every round; incremental: only rows that the local steps visit, on their way, "
+        "and the metrics have an estimate of the error; auto: incremental for images, exact for vectors; "
+        "docs/performance.md",
     )
     normalisers: Literal["exact", "trained"] = Field(
         "trained",

@@ -12,6 +12,7 @@ from fedspm.base.tensors import Tensors
 from fedspm.federated.client import Client
 from fedspm.federated.replies import Combined, Mean, PerClient
 from fedspm.federated.settings import Settings
+from fedspm.federated.task import Task
 from fedspm.mixture.heads import with_trained_heads
 from fedspm.nn.sgd import chunks
 
@@ -77,11 +78,17 @@ def report_tau(client: Client, responsibilities: Float[Tensor, "n c"]) -> PerCli
     return PerClient.of(client.name, tau=responsibilities.cpu().double().sum(0).float())
 
 
+def incremental(settings: Settings, task: Task) -> bool:
+    """Where a pass over all rows is half of a round, as it is for images, and where it is asked for."""
+    return settings.em.e_step == "incremental" or (settings.em.e_step == "auto" and len(task.shape) > 1)
+
+
 @runtime_checkable
 class EMSteps(Protocol):
     """What the E-step and the one-exchange round need of a method."""
 
     settings: Settings
+    task: Task
 
     def held(self, round: int) -> bool: ...
 
@@ -102,7 +109,7 @@ def e_step(method: EMSteps, client: Client, shared: Tensors) -> tuple[PerClient,
     """Responsibilities w of all rows, which stay in the private state, and τ, which leaves. Those that k-means gave are
     kept for the first rounds."""
     client = replace(client, private=with_trained_heads(client.private))
-    private, em = dict(client.private), method.settings.em
+    private = dict(client.private)
     if method.settings.components == 1:
         private["responsibilities"] = torch.ones(client.n, 1, device=client.x.device)
     elif not method.held(client.round):
@@ -112,7 +119,7 @@ def e_step(method: EMSteps, client: Client, shared: Tensors) -> tuple[PerClient,
         else:
             evidence = all_evidence(client, lambda x, y: method.evidence(client, shared, x, y))
         private["responsibilities"] = w = method.posterior(private["mixing"], evidence)
-        if em.e_step == "incremental":
+        if incremental(method.settings, method.task):
             private |= EvidenceCache(evidence).private()
             private["audit"] = audit(
                 client,
