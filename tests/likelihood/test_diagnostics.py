@@ -161,6 +161,7 @@ def test_delta_does_not_depend_on_how_many_rounds_were_diagnosed():
 def test_the_commands(tmp_path):
     out = tmp_path / "run"
     small = "--algorithm feddrm --clients 3 --rounds 8 --workers 1 --horizon 1000 --set router.steps=10"
+    small += " --set predictor.steps=1 --set predictor.batch_size=16"
     fedspm("train", *small.split(), "--diagnose-every", 2, "--set", "router.momentum=0.5", "--out", out)
     lines = [json.loads(text) for text in (out / "diagnostics.jsonl").read_text().splitlines()]
     assert [each["round"] for each in lines] == [0, 2, 4, 6]

@@ -228,12 +228,12 @@ def test_feddrm_and_the_shipped_images(tmp_path):
         rounds=1,
         predictor=block,
         router=block,
-        data={"name": "fashion-sample", "clients": 40, "without": ["client-7"]},
+        data={"name": "fashion-sample", "clients": 10, "without": ["client-7"]},
     )
     part = left_out(run)
     np.savez(tmp_path / "new.npz", x=part[0], y=part[1])
     done = onboard(run, "client-7", tmp_path / "new.npz", tmp_path / "new", "x")
-    assert done.run.task.clients == 40
+    assert done.run.task.clients == 10
     assert done.run.last_metrics()["clients"]["client-7"]["rows"] > 0
 
 
