@@ -8,7 +8,7 @@ from pydantic import TypeAdapter
 from pydantic_core import to_json
 from safetensors.torch import save
 
-from fedspm.serve.answers import Answer, Answers, build_answers
+from fedspm.serve.answers import LIKELIEST, SHOWN, Answer, Answers, build_answers
 from fedspm.serve.bundle import Card, RoutingResult
 from fedspm.serve.dispatch import Prediction
 from serving import service
@@ -39,6 +39,24 @@ def test_the_bytes_of_an_answer():
             b'"probabilities":{"ill":0.25,"well":0.75},"means":"ill","in_words":"south\'s name for ill: well"}]',
         ]
     )
+
+
+def test_of_very_many_clients_the_likeliest_are_named_and_the_others_summed_up():
+    posterior = torch.softmax(3 * torch.randn(2, SHOWN + 1, generator=torch.Generator().manual_seed(0)), dim=1)
+    for shown, clients in ((SHOWN, SHOWN), (LIKELIEST, SHOWN + 1)):
+        share = posterior[:, :clients] / posterior[:, :clients].sum(1, keepdim=True)
+        names = [f"site-{i}" for i in range(clients)]
+        card = Card.model_construct(names=names, classes=["ill", "well"], false_alarms=None)
+        found = build_answers(card, RoutingResult({}, share, torch.ones(2, clients, 1), None), None)
+        for row, answer in enumerate(found):
+            assert len(answer["posterior"]) == shown
+            assert (
+                answer["client"] == names[share[row].argmax()] == max(answer["posterior"], key=answer["posterior"].get)
+            )
+            assert all(value == float(share[row, names.index(name)]) for name, value in answer["posterior"].items())
+            assert ("others" in answer) == (shown < clients)
+            assert abs(sum(answer["posterior"].values()) + answer.get("others", 0.0) - 1) < 1e-5
+            TypeAdapter(Answer).validate_python(answer)
 
 
 def test_every_reply_is_as_the_openapi_page_says(served, pictured):

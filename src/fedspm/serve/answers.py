@@ -4,19 +4,23 @@ It is a TypedDict and not a pydantic model: building one costs no more than a di
 instead of pydantic at every request.
 """
 
+from collections.abc import Iterator, Sequence
 from typing import (
     Annotated,
     NotRequired,  # pydantic wants these on Python 3.11
 )
 
 import torch
+from jaxtyping import Float
 from pydantic import Field
+from torch import Tensor
 from typing_extensions import TypedDict
 
 from fedspm.data.heterogeneity import own_name
 from fedspm.serve.bundle import Card, RoutingResult
 from fedspm.serve.dispatch import Prediction
 
+SHOWN, LIKELIEST = 64, 16  # clients up to which all are in a reply, and how many of more
 ROUNDING = 1e-6  # of a share in single precision
 WARNING = "this query resembles the data of no client; do not rely on the answer"
 Label = str | int | float | bool
@@ -26,7 +30,12 @@ class Answer(TypedDict):
     """What is said of one row."""
 
     client: Annotated[str, Field(description="whom the row resembles most")]
-    posterior: Annotated[dict[str, float], Field(description="P(client | x)")]
+    posterior: Annotated[
+        dict[str, float], Field(description=f"P(client | x); of more than {SHOWN} clients the {LIKELIEST} likeliest")
+    ]
+    others: NotRequired[
+        Annotated[float | None, Field(description="what the clients that are not in the posterior have together")]
+    ]
     components: Annotated[list[float], Field(description="P(component | x) inside the client that answered")]
     novel: Annotated[
         bool | None, Field(description="true: the row resembles nobody; null: the bundle is not calibrated")
@@ -74,20 +83,35 @@ def build_answers(card: Card, result: RoutingResult, prediction: Prediction | No
     components = result.components[torch.arange(len(who)), who].tolist()
     novelty = [None] * len(who) if result.novelty is None else result.novelty.tolist()
     found: list[Answer] = []
-    for row, posterior in enumerate(result.posterior.tolist()):
+    for row, (posterior, others) in enumerate(_posteriors(card.names, result.posterior)):
         answer = Answer(
             client=card.names[meant[row]],
-            posterior=dict(zip(card.names, posterior, strict=True)),
+            posterior=posterior,
             components=components[row],
             novel=_is_novel(novelty[row], card.false_alarms),
             novelty=novelty[row],
         )
+        if others is not None:
+            answer["others"] = others
         if answer["novel"]:
             answer["warning"] = WARNING
         found.append(answer)
     if prediction is not None:
         _add_predictions(found, card, prediction, meant, who)
     return found
+
+
+def _posteriors(
+    names: Sequence[str], posterior: Float[Tensor, "n m"]
+) -> Iterator[tuple[dict[str, float], float | None]]:
+    """P(client | x) of every row by name, and what those that are left out have together, if any are."""
+    if len(names) <= SHOWN:
+        for row in posterior.tolist():
+            yield dict(zip(names, row, strict=True)), None
+        return
+    likeliest = posterior.topk(LIKELIEST, dim=1)
+    for shares, clients in zip(likeliest.values.tolist(), likeliest.indices.tolist(), strict=True):
+        yield {names[i]: share for i, share in zip(clients, shares, strict=True)}, max(0.0, 1 - sum(shares))
 
 
 def _is_novel(novelty: float | None, false_alarms: float | None) -> bool | None:

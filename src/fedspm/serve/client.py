@@ -48,8 +48,11 @@ class Connection:
         return np.asarray([list(answer["probabilities"].values()) for answer in self.ask(x, mode, top)])
 
     def route(self, x: Queries) -> np.ndarray:
-        """(n, m): P(client | x)."""
-        return np.asarray([list(answer["posterior"].values()) for answer in self._post("/v1/route", x, {})])
+        """(n, m): P(client | x), clients in the order of `clients`. Of very many the router names the likeliest; the
+        others have 0 here."""
+        names = [about["client"] for about in self.clients()]
+        answers = self._post("/v1/route", x, {})
+        return np.asarray([[answer["posterior"].get(name, 0.0) for name in names] for answer in answers])
 
     def ask(self, x: Queries, mode: str = "best", top: int = 3) -> list[dict[str, Any]]:
         """Everything that the router says: one dict per row."""

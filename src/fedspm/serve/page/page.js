@@ -85,7 +85,7 @@ function show(answer) {
   $("who").textContent = blended.length > 1 ? blended.join(", ") : answer.answered_by;
   $("meant").textContent = `${answer.client} (${percent(answer.posterior[answer.client])})`;
   $("time").textContent = `${(1000 * answer.seconds).toFixed(1)} ms`;
-  bars("posterior", Object.entries(answer.posterior));
+  bars("posterior", [...Object.entries(answer.posterior), ...(answer.others ? [["all others", answer.others]] : [])]);
   bars("classes", Object.entries(answer.probabilities));
   bars("components", answer.components.map((value, c) => [`component ${c + 1}`, value]));
   $("components-title").textContent = `Components inside ${answer.answered_by}`;
