@@ -34,8 +34,11 @@ from fedspm.nn.sgd import Batch
 PARAMETERS: dict[str, Upload] = {
     "predictor": Update(),
     "router": Update(),
-    "tilt": Update(own_rows=True),
-}  # θ, ν, all γ and ξ
+    "tilt.xi": Update(own_rows=True),
+    "tilt.gamma": Update(
+        own_rows=True, opposed=True
+    ),  # −∂Q̃₂ᵢ/∂γ is Σ_j P_j ≥ 0 for others, its own add up to Σ_j (P_j − 1)
+}  # θ, ν, all ξ and γ
 
 
 class FedSPM(MixtureAlgorithm, Servable):

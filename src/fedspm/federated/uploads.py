@@ -47,6 +47,7 @@ class Update(Upload):
     """Shared parameters after local steps, averaged over clients: clipped and noised where privacy is set."""
 
     own_rows: bool = False  # one row per client, of which row i is client i's own to move (`robust`)
+    opposed: bool = False  # honest steps raise something in the client's own row, and nothing in anybody else's
 
     noised = True
     phrase = "shared parameters after the client's local steps"

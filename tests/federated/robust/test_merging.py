@@ -6,13 +6,14 @@ import torch
 
 from fedspm.algorithms import ALGORITHMS
 from fedspm.algorithms.fedavg import FedAvg
-from fedspm.algorithms.fedspm import FedSPM
 from fedspm.base.errors import FedSPMError, TrainingFailed
 from fedspm.data.federation import Federation
 from fedspm.engines.local import LocalEngine
 from fedspm.federated.replies import Combined, Mean, PerClient
+from fedspm.federated.robust import merging
 from fedspm.federated.robust.merging import Merging
 from fedspm.federated.robust.norm import LONGEST
+from fedspm.federated.robust.screening import moved_backwards
 from fedspm.federated.steps import Step
 from fedspm.federated.task import Task
 from fedspm.federated.uploads import Update
@@ -32,11 +33,11 @@ def method(rule="norm", names=NAMES, counts=(100,) * 5, **changes):
 def merged(replies, rule="norm", counts=(100,) * 5, **changes):
     """The mean of these replies, and who was refused."""
     shared = {"w.0": torch.ones(4), "tilt.xi": torch.zeros(5, 2)}
-    merging = Merging(method(rule, counts=counts, **changes), STEP, shared)
+    heard = Merging(method(rule, counts=counts, **changes), STEP, shared)
     for name, (weight, tensors) in replies.items():
-        merging.add(name, Mean(weight, **{key: shared[key] + value for key, value in tensors.items()}))
-    refused = merging.refuse()
-    return merging.result(), refused
+        heard.add(name, Mean(weight, **{key: shared[key] + value for key, value in tensors.items()}))
+    refused = heard.refuse()
+    return heard.result(), refused
 
 
 def moves(seed=0, **of):
@@ -154,7 +155,7 @@ def after(federation, liars=None, rounds=2, algorithm="fedspm", **changes):
     return shared, engine
 
 
-REFUSED = ("parameters of 9e14", "NaN", "infinity", "weight × 10", "own γ + 100",
+REFUSED = ("parameters of 9e14", "NaN", "infinity", "weight × 10", "sign flip", "sign flip × 4", "parameters negated",
            "others' γ − 100", "τ beyond n", "τ negative")  # fmt: skip
 
 
@@ -176,6 +177,55 @@ def test_a_lie_within_the_bounds_moves_the_state_by_little_more_than_an_honest_c
         if name != "tau":
             assert float((value - honest[name]).norm()) < 5.0, name
     assert engine.refused.keys() <= {"b"}
+
+
+HONEST = {
+    "1x": {},
+    "one exchange": {"wire": {"exchanges": 1}, "em": {"start": "random", "hold": 0}},
+    "steps as printed": {"em": {"scaled_steps": False, "server_step": 1.0}},
+    "fast": {"router": {"encoder": "mlp", "dimension": 4, "momentum": 0.95, "learning_rate": 0.3, "steps": 8}},
+    "feddrm": {"algorithm": "feddrm"},
+    "joint": {"algorithm": "feddrm", "options": {"joint": True}},
+}
+
+
+@pytest.mark.parametrize("changes", HONEST.values(), ids=HONEST)
+def test_local_steps_raise_something_of_the_clients_own_normalisers_and_nothing_of_the_others(
+    five, changes, monkeypatch
+):
+    """−∂Q̃₂ᵢ/∂γ is Σ_j P_j(i', c) ≥ 0 for the others' and adds up to Σ_j (P_j(i) − 1) ≤ 0 over its own."""
+    seen = []
+
+    def watched(step, change):
+        if "tilt.gamma" not in change.of:  # τ alone
+            return None
+        seen.append(moved_backwards(step, change))
+        gamma = change.of["tilt.gamma"]
+        if "options" not in changes:  # the joint loss shrinks its parameters
+            others = torch.cat([gamma[: change.index], gamma[change.index + 1 :]])
+            assert others.max() <= 1e-6
+            assert gamma[change.index].max() >= -1e-6
+        return seen[-1]
+
+    monkeypatch.setattr(merging, "moved_backwards", watched)
+    _, engine = after(five, rounds=4, robust="norm", **{"algorithm": "fedspm"} | changes)
+    assert len(seen) == 20
+    assert not any(seen)
+    assert engine.refused == {}
+
+
+def test_an_update_that_is_too_long_in_every_block_gets_the_length_of_the_others():
+    honest = {"w.0": torch.tensor([0.1, 0.0, 0.0, 0.0]), "tilt.xi": torch.full((5, 2), 0.1)}
+    replies = dict.fromkeys(NAMES[:4], (100.0, honest))
+    longer = {name: 10 * value for name, value in honest.items()}
+    usual, _ = merged(replies | {"e": (100.0, honest)})
+    found, refused = merged(replies | {"e": (100.0, longer)})
+    assert refused == {}
+    for name, value in usual.result().items():
+        torch.testing.assert_close(found.result()[name], value)
+    one_block = honest | {"w.0": 10 * honest["w.0"]}  # an unusual block, not a multiplied update
+    found, _ = merged(replies | {"e": (100.0, one_block)})
+    assert float(found.result()["w.0"][0]) - 1 == pytest.approx((4 * 0.1 + LONGEST * 0.1) / 5)
 
 
 @pytest.mark.parametrize("algorithm", ["fedspm", "scaffold"])
@@ -201,7 +251,7 @@ def test_groups_half_precision_and_few_clients_a_round_work_with_every_rule(five
 
 def test_of_two_clients_the_one_that_spoils_the_state_is_left_out_and_its_round_undone(five):
     two = Federation.from_arrays({name: toy_rows(60, float(i), False, seed=i) for i, name in enumerate("ab")}, None)
-    method = FedSPM(small_settings(), Task.of_federation(two))
+    method = FedAvg(small_settings(algorithm="fedavg"), Task.of_federation(two))
     with LyingEngine(two, liars={"b": filled(9e14)}, seed=0, workers=1) as engine:
         start = begin(method, engine)
         before = dict(engine.privates)

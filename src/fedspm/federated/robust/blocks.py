@@ -17,7 +17,8 @@ from fedspm.federated.steps import Step
 from fedspm.federated.transforms import updates
 from fedspm.federated.uploads import Update
 
-WHOLE = "all parameters together"
+WHOLE = "all parameters but its own rows"
+OWN_ROW, OTHERS_ROWS = ", own row", ", others' rows"  # what is said of a tensor with one row per client
 
 
 @dataclass(frozen=True)
@@ -29,12 +30,14 @@ class Change:
     rows: int
     weight: float
     of: Tensors
+    largest: Mapping[str, float]  # value of each tensor before
 
     @classmethod
     def in_reply(cls, client: str, index: int, rows: int, step: Step, shared: Tensors, reply: Reply) -> "Change":
         weight, moved = sent(step, reply)
         change = {name: value.cpu().double() - shared[name].cpu().double() for name, value in moved.items()}
-        return cls(client, index, rows, weight, change)
+        largest = {name: float(shared[name].abs().max()) if value.numel() else 0.0 for name, value in moved.items()}
+        return cls(client, index, rows, weight, change, largest)
 
 
 def sent(step: Step, reply: Reply) -> tuple[float, Tensors]:
@@ -70,19 +73,19 @@ def parts(step: Step, change: Change) -> Iterator[tuple[str, str, Tensor]]:
     """(block, tensor, what of the change of that tensor is in the block), the tensors in the order of their names."""
     for name, value in sorted(change.of.items()):
         if has_own_rows(step, name):
-            yield f"{name}, own row", name, value[change.index : change.index + 1]
-            yield f"{name}, others' rows", name, torch.cat([value[: change.index], value[change.index + 1 :]])
+            yield name + OWN_ROW, name, value[change.index : change.index + 1]
+            yield name + OTHERS_ROWS, name, torch.cat([value[: change.index], value[change.index + 1 :]])
         else:
             yield name.split(".", maxsplit=1)[0], name, value
 
 
 def lengths(step: Step, change: Change) -> dict[str, float]:
-    """The L2 norm of every block, and of the whole update."""
+    """The L2 norm of every block, and of all together that are not the client's own rows."""
     squares: dict[str, float] = {WHOLE: 0.0}
     for block, _, value in parts(step, change):
         square = float(value.square().sum())
         squares[block] = squares.get(block, 0.0) + square
-        squares[WHOLE] += square
+        squares[WHOLE] += 0.0 if block.endswith(OWN_ROW) else square
     return {block: square**0.5 for block, square in squares.items()}
 
 
@@ -98,7 +101,7 @@ def rescaled(step: Step, change: Change, factors: Mapping[str, float]) -> Tensor
     found: Tensors = {}
     for name, value in change.of.items():
         if has_own_rows(step, name):
-            own, others = (factors.get(f"{name}, {whose}", 1.0) for whose in ("own row", "others' rows"))
+            own, others = (factors.get(name + whose, 1.0) for whose in (OWN_ROW, OTHERS_ROWS))
             if own != 1 or others != 1:
                 by_row = torch.full((len(value), *[1] * (value.ndim - 1)), others, dtype=value.dtype)
                 by_row[change.index] = own

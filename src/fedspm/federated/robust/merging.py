@@ -24,7 +24,7 @@ from fedspm.federated.robust.blocks import Change, has_own_rows, lengths, length
 from fedspm.federated.robust.norm import shortening
 from fedspm.federated.robust.reply_checks import check_reply
 from fedspm.federated.robust.rules import Rule, rule_of
-from fedspm.federated.robust.screening import Lengths, out_of_proportion
+from fedspm.federated.robust.screening import Lengths, moved_backwards, out_of_proportion
 from fedspm.federated.steps import Step
 from fedspm.federated.uploads import Sender, Update, values_per_row
 
@@ -39,6 +39,9 @@ class Merging:
         self._held: dict[str, Reply] | None = {} if self._robust and updates else None
         self._merged: Reply | None = None
         self._lengths = Lengths()
+        settings = algorithm.settings  # noise moves values anywhere, and so may a plugin's transform
+        self._exact = not settings.privacy.noise and not settings.wire.transforms
+        self._backwards: dict[str, str] = {}
 
     @property
     def suspicion(self) -> dict[str, float]:
@@ -62,16 +65,18 @@ class Merging:
             change = self._change(client, reply)
             found = lengths(self._step, change) if self._held is not None else lengths_of_sums(reply, change.rows)
             self._lengths.add(client, change.rows, found)
+            if self._exact and (why := moved_backwards(self._step, change)):
+                self._backwards[client] = why
         if self._held is None:
             self._merged = merge(self._merged, client, reply)
         else:
             self._held[client] = reply
 
     def refuse(self) -> dict[str, str]:
-        """Leave out whose update is far beyond the others', and say why."""
+        """Leave out whose update is far beyond the others', or goes where no local steps go, and say why."""
         if self._held is None:
             return {}
-        refused = out_of_proportion(self._lengths, self._algorithm.settings.max_update)
+        refused = out_of_proportion(self._lengths, self._algorithm.settings.max_update) | self._backwards
         for client in refused:
             del self._held[client]
             self._lengths.drop(client)

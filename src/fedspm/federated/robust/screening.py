@@ -4,8 +4,14 @@ import math
 from collections.abc import Mapping
 from statistics import median
 
-from fedspm.federated.robust.blocks import WHOLE
+import torch
 
+from fedspm.federated.robust.blocks import WHOLE, Change
+from fedspm.federated.steps import Step
+from fedspm.federated.uploads import Update
+
+SLACK = 0.25  # of the largest move, by which a value may move against what honest steps do,
+DECAY = 1e-3  # and of the largest value: rounding, and a method that shrinks its parameters
 FEWEST = 3  # clients that can be told apart: of two that differ nobody knows which is wrong
 
 
@@ -56,7 +62,8 @@ class Lengths:
 
 
 def out_of_proportion(found: Lengths, most: float) -> dict[str, str]:
-    """Clients whose update is as a whole longer than `most` times the median of the others', and the two lengths."""
+    """Clients whose update, but for their own rows, is longer than `most` times the median of the others', and the two
+    lengths."""
     refused = {}
     for client, blocks in found.of.items():
         if found.excess(client).get(WHOLE, 0.0) > most:
@@ -67,3 +74,20 @@ def out_of_proportion(found: Lengths, most: float) -> dict[str, str]:
                 f"({usual:.3g}); more than {limit:.3g} times is refused (max_update = {most:g})"
             )
     return refused
+
+
+def moved_backwards(step: Step, change: Change) -> str | None:
+    """Why no local steps give this change: of a tensor that is declared `opposed` somebody else's row has risen, or all
+    of the client's own have fallen. None if they could."""
+    for name, value in sorted(change.of.items()):
+        upload = step.upload(name)
+        if not isinstance(upload, Update) or not upload.opposed:
+            continue
+        size = float(value.abs().max())
+        slack = SLACK * size + DECAY * max(1.0, change.largest[name])
+        mine = torch.arange(len(value)) == change.index
+        if float(value[mine].max()) < -slack:
+            return f"it lowers its own {name} by {-float(value[mine].max()):.3g}, which its rows can only raise"
+        if len(value) > 1 and float(value[~mine].max()) > slack:
+            return f"it raises others' {name} by {float(value[~mine].max()):.3g}, which its rows can only lower"
+    return None
