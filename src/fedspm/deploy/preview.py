@@ -89,6 +89,9 @@ def preview(site: SiteConfig, config: Config) -> Preview:
         require_willing(site, settings, list(config.sites.names))
     except FedSPMError as error:
         refused.append(str(error))
+    allowed = (*site.encoders, *site.algorithms, *site.transforms)
+    if any(code.name not in allowed for code in config.outside_code if code.kind != "data"):
+        return Preview(site.name, [], None, None, site.delta, refused)  # run.toml may be anybody's: nothing is imported
     try:
         algorithm = build_algorithm(settings, task)
     except FedSPMError as error:
