@@ -119,3 +119,18 @@ def test_stray_files_are_named_once_and_stop_no_swap(served, tmp_path, caplog):
         (folder / "router.json").write_text(json.dumps(card | {"version": "newer"}))
         asyncio.run(current.refresh())
     assert current.model.card.version == "newer"
+
+
+def test_a_card_of_the_other_kind_is_a_stray_too(served, tmp_path, caplog):
+    """A router.json in the folder of a node was watched in place of node.json: no new bundle was seen any more."""
+    folder = shutil.copytree(served[2] / "clients" / "north", tmp_path / "north")
+    shutil.copy(served[2] / "router" / "router.json", folder)
+    with caplog.at_level(logging.WARNING, "fedspm.serve"):
+        current = ReloadableModel(folder, load_node)
+        assert [record.message for record in caplog.records] == [
+            f"{folder} holds 'router.json', which no export wrote; it is not used"
+        ]
+        card = json.loads((folder / "node.json").read_text())
+        (folder / "node.json").write_text(json.dumps(card | {"version": "newer"}))
+        asyncio.run(current.refresh())
+    assert current.model.card.version == "newer"

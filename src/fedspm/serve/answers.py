@@ -14,8 +14,9 @@ from pydantic import Field
 from typing_extensions import TypedDict
 
 from fedspm.data.heterogeneity import own_name
-from fedspm.serve.bundle import Card, RoutingResult
+from fedspm.serve.bundle import Card
 from fedspm.serve.dispatch import Prediction
+from fedspm.serve.routing_result import RoutingResult
 
 ROUNDING = 1e-6  # of a share in single precision
 WARNING = "this query resembles the data of no client; do not rely on the answer"

@@ -20,7 +20,7 @@ from fedspm.data.images import encode_png
 from fedspm.federated.evaluation import require_finite_answers
 from fedspm.serve.answers import Answer, Answers, build_answers
 from fedspm.serve.batching import Batcher, Worker
-from fedspm.serve.bundle import Card, RouterModel, RoutingResult, load_router
+from fedspm.serve.bundle import Card, RouterModel, load_router
 from fedspm.serve.dispatch import Dispatcher, Prediction, RemoteNode
 from fedspm.serve.hot_reload import ReloadableModel
 from fedspm.serve.http.auth import BearerTokens, read_table
@@ -29,6 +29,7 @@ from fedspm.serve.http.limits import Limits, RateLimiter
 from fedspm.serve.http.problem import HTTPProblem
 from fedspm.serve.http.request_body import read_query
 from fedspm.serve.metrics import RouterMetrics
+from fedspm.serve.routing_result import RoutingResult
 from fedspm.serve.transport import HttpTransport, Transport
 
 DEADLINE = 10.0  # seconds that an answer may take
