@@ -19,6 +19,7 @@ from fedspm.federated.settings import FASTEST
 from fedspm.federated.steps import ATTEMPTS
 from fedspm.federated.task import Task
 from fedspm.mixture.density_ratio import initial_tilts
+from fedspm.mixture.kmeans_init import most_iterations
 from fedspm.mixture.model import initial_shared_heads
 from fedspm.runs.config import OF_DATA, PRESETS, resolve
 from small import small_settings, toy_rows
@@ -78,22 +79,26 @@ def found(rows, guesses, tolerance):
     return int((distance < tolerance * torch.as_tensor(rows).double().norm(dim=1)).sum())
 
 
-def turning_clusters(server, times=400):
+def turning_clusters(server, times=400, runs=1):
     """Two clusters whose border turns by a hair: where a row changes sides, the difference of the sums is that row."""
-    shared = server.start()
-    if shared is None or server.ask("moments", 0, 2, shared, view=torch.tensor(0)) is None:
-        return []
-    guesses, last = [], None
-    for k, angle in enumerate(np.linspace(0, np.pi, times)):
+    guesses, last, replies = [], None, []
+    for k, angle in enumerate(np.linspace(0, np.pi, times * runs)):
+        run = f"run{k // times}"
+        if k % times == 0:
+            shared = server.start(run)
+            if shared is None or server.ask("moments", 0, 2, shared, run=run, view=torch.tensor(0)) is None:
+                break
         u = torch.zeros(FEATURES, dtype=torch.float64)
         u[1], u[2] = np.cos(angle), np.sin(angle)
-        reply = server.ask("cluster", 0, 3 + k, shared, centres=1e-4 * torch.stack([u, -u]), view=torch.tensor(0))
+        centres = 1e-4 * torch.stack([u, -u])
+        reply = server.ask("cluster", 0, 3 + k % times, shared, run=run, centres=centres, view=torch.tensor(0))
         if reply is None:
             break
         if last is not None and abs(float(reply["count"][0] - last["count"][0])) == 1:
             guesses.append((reply["sum"][0] - last["sum"][0]) * (reply["count"][0] - last["count"][0]))
         last = reply
-    return guesses
+        replies.append(reply)
+    return guesses, replies
 
 
 def standardised(rows):
@@ -108,9 +113,27 @@ def test_a_server_that_turns_clusters_by_a_hair_reads_no_row(tmp_path):
     """It read 160 of 200 rows of a site that wanted noise, in a run that starts at random."""
     rows = toy_rows(200, 0.0, False, 0)
     server = Server(tmp_path, small_settings(**NOISY), rows, min_noise=8.0)
-    guesses = turning_clusters(server)
+    guesses, _ = turning_clusters(server)
     assert found(standardised(rows), guesses, 1e-3) == 0
     assert server.refusals == ["the settings of this run do not use the step 'moments'"]
+
+
+@pytest.mark.parametrize(("components", "runs"), [(40, 1), (3, 10)])
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_server_that_turns_clusters_reads_no_row_without_noise_either(tmp_path, components, runs, guarded):
+    """One run of many components, or as many runs as a site starts: it read 136 and 113 of 200 rows."""
+    rows = toy_rows(200, 0.0, False, 0)
+    server = Server(tmp_path, small_settings(**SAFE, components=components), rows, show_no_row=guarded)
+    times = most_iterations(components)
+    guesses, replies = turning_clusters(server, times, runs)
+    assert len(replies) == times * runs
+    read = found(standardised(rows), guesses, 1e-3)
+    if not guarded:
+        assert read > 50
+        return
+    assert read == 0
+    counts = torch.stack([reply["count"] for reply in replies])
+    assert len(counts[:, 0].unique()) > 5  # the clusters do turn
 
 
 @pytest.mark.parametrize("step", ["describe", "moments", "cluster", "init_responsibilities", "evaluate", "summarise"])
@@ -347,6 +370,11 @@ def test_what_is_configured_by_default_is_not_refused():
             "21 rounds for site 'north', which has answered 0 of its max_r",
         ),
         ({"privacy": {}}, {}, "has show_no_row = true; set privacy.withhold_rows = true in the run"),
+        (
+            {"privacy": {}, "predictor": BLOCK | {"steps": 0}, "router": BLOCK | {"steps": 0}},
+            {},
+            "differences of the sums that the run's start asks for may show rows",
+        ),
         ({}, {"max_starts": 0}, "has answered the start of 0 runs without noise, its max_starts"),
     ],
 )

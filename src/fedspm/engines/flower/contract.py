@@ -138,11 +138,11 @@ def broken_terms(config: SiteConfig, algorithm: Algorithm, rows: int, entries: l
         ):
             if wrong:
                 yield f"the run has {found}, too {what} for {own}, whose {key} is {getattr(config, key):g}"
-    if config.show_no_row and not (settings.privacy.withhold_rows or settings.privacy.noise) and _sees_rows(algorithm):
-        yield (
-            f"a first layer of the run sees rows themselves, and its updates may show some: {own} has show_no_row = "
-            "true; set privacy.withhold_rows = true in the run"
-        )
+    if config.show_no_row and not (settings.privacy.withhold_rows or settings.privacy.noise):
+        shown = "a first layer of the run sees rows themselves, and its updates" if _sees_rows(algorithm) else ""
+        shown = shown or ("differences of the sums that the run's start asks for" if _sums_differ(algorithm) else "")
+        if shown:
+            yield f"{shown} may show rows: {own} has show_no_row = true; set privacy.withhold_rows = true in the run"
     planned = planned_steps(algorithm, algorithm.task.names.index(config.name))
     rounds = max((each.times for each in planned if each.step.when == "round"), default=0)
     if (answered := rounds_answered(entries)) + rounds > config.max_rounds:
@@ -164,6 +164,12 @@ def _sees_rows(algorithm: Algorithm) -> bool:
     features = math.prod(algorithm.task.shape)
     trained = [encoder for encoder in algorithm.encoders if getattr(algorithm.settings, encoder.role).steps]
     return any(layers_on_rows(encoder.initial(), features) for encoder in trained)
+
+
+def _sums_differ(algorithm: Algorithm) -> bool:
+    """Is any step of the start asked more than once for sums without noise, with contents that the server chooses?"""
+    steps = [step for step in algorithm.steps_in_use().values() if step.when == "start" and step.exact]
+    return any(step.most_times(algorithm) > 1 for step in steps)
 
 
 def require_budget(config: SiteConfig, entries: list[Entry], entry: Entry) -> None:
