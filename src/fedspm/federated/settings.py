@@ -78,7 +78,7 @@ class Privacy(Strict):
     delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) that is reported")
     withhold_rows: bool = Field(
         False,
-        description="send units of a first layer back unchanged whose update would show a row, and sums of k-means "
+        description="send units of linear layers back unchanged whose update would show a row, and sums of k-means "
         "over groups of rows that stay together (docs/privacy.md)",
     )
     public_mean: tuple[float, ...] = Field(

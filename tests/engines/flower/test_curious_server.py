@@ -308,6 +308,42 @@ def test_a_server_that_makes_up_weights_reads_no_row(tmp_path, kind, guarded):
         assert sum(bool(entry.kept_back) and entry.bytes == 0 for entry in entries) == len(server.refusals)
 
 
+def passing_on(draw, high=20.0):
+    """A first layer that hands rows on unharmed, and a second one of which a unit fires for one row in fifty."""
+    width, name = 64, "predictor.0."
+    first, second = torch.eye(width, FEATURES), torch.zeros(width, width)
+    second[:, :FEATURES] = 0.1 * torch.nn.functional.normalize(torch.randn(width, FEATURES, generator=draw), dim=1)
+    return {
+        f"{name}hidden1.weight": first,
+        f"{name}hidden1.bias": high * first.sum(1),  # no row is below zero
+        f"{name}hidden2.weight": second,
+        f"{name}hidden2.bias": -0.2 - high * second.sum(1),
+        f"{name}project.weight": torch.tensor([[1.0], [1.0], [-1.0], [-1.0]]).repeat(1, width),
+        f"{name}project.bias": torch.zeros(4),
+    }
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_server_that_lets_rows_pass_to_the_second_layer_reads_no_row(tmp_path, guarded):
+    """It read 29 of 66: only the first layer was looked at."""
+    rows = toy_rows(66, 0.0, False, 0)
+    settings = small_settings(
+        algorithm="fedavg", rounds=30, predictor=BLOCK | {"batch_size": 16, "learning_rate": 0.01}
+    )
+    server = Server(tmp_path, settings, rows, show_no_row=guarded)
+    draw, guesses, shared = torch.Generator().manual_seed(1), [], server.start()
+    for number in range(30):
+        sent = shared | passing_on(draw) | heads()
+        after = server.ask("update", number + 1, 0, sent)
+        if after is not None:
+            of = [f"predictor.0.hidden2.{kind}" for kind in ("weight", "bias")]
+            weight, bias = ((after[name] - sent[name]).double() for name in of)
+            guesses += list((weight[bias != 0] / bias[bias != 0, None])[:, :FEATURES] - 20.0)
+    read = found(standardised(rows), guesses, 0.01)
+    assert read == 0 if guarded else read > 10
+    assert any("'predictor.0.hidden2.weight' would show" in why for why in server.refusals) == guarded
+
+
 def test_an_honest_training_is_not_kept_back(tmp_path):
     settings = small_settings(algorithm="fedavg", rounds=30, predictor=BLOCK | {"batch_size": 16, "learning_rate": 0.1})
     server = Server(tmp_path, settings, toy_rows(66, 0.0, False, 0))

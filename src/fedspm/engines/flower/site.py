@@ -31,13 +31,13 @@ from fedspm.engines.flower.site_store import Store, noise_secret
 from fedspm.engines.local import choose_device
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
-from fedspm.federated.gate import require_step, take_step
+from fedspm.federated.gate import layers_seen, require_step, take_step
 from fedspm.federated.replies import Combined, Mean, PerClient, Reply
 from fedspm.federated.settings import Settings
 from fedspm.federated.steps import Step
 from fedspm.federated.task import Task
 from fedspm.federated.transforms import decode
-from fedspm.nn.row_inversion import layers_on_rows, rows_read
+from fedspm.nn.row_inversion import rows_read
 from fedspm.version import __version__
 
 
@@ -145,22 +145,21 @@ class Site:
 
     def _rows_shown(self, run: Joined, step: Step, shared: Tensors, reply: Reply) -> str:
         """Why an update is kept back: a row could be read from it. Empty if none can, or noise hides them."""
-        settings, rows = run.algorithm.settings, run.train.x.flatten(1)
-        if not self.config.show_no_row or settings.privacy.noise:
+        if not self.config.show_no_row or run.algorithm.settings.privacy.noise:
             return ""
         decoded = decode(run.algorithm.transforms, step, shared, reply)
         mean = decoded.mean if isinstance(decoded, Combined) else decoded
         sent = mean.as_sent()[1] if isinstance(mean, Mean) else mean.rows.get(self.config.name, {})
-        layers = [names for names in layers_on_rows(shared, rows.shape[1]) if sent.keys() >= set(names)]
-        if not layers:
+        if not sent.keys() & shared.keys():
             return ""
-        x = run.algorithm.standardise(shared, run.train.x).flatten(1).cpu()
-        for weight, bias in layers:
-            change = {name: sent[name].cpu().double() - shared[name].cpu().double() for name in (weight, bias)}
-            if count := len(rows_read(change[weight], change[bias], x)):
+        for layer in layers_seen(run.algorithm, shared, run.train.x):
+            if not sent.keys() >= {layer.weight, layer.bias}:
+                continue
+            if count := len(rows_read(*layer.change(shared, sent), layer.inputs)):
                 return (
-                    f"the update of {weight!r} would show {count} row{'s' * (count > 1)} of this site and is kept back "
-                    "(show_no_row): batches are too small for its rows, or the weights that were sent are made up"
+                    f"the update of {layer.weight!r} would show {count} row{'s' * (count > 1)} of this site and is "
+                    "kept back (show_no_row): batches are too small for its rows, or the weights that were sent are "
+                    "made up"
                 )
         return ""
 
