@@ -39,7 +39,7 @@ class Server:
         self.config = SiteConfig(**made | {"algorithms": tuple(ALGORITHMS)} | site)
         self.site = Site(self.config)
         task = Task((FEATURES,), 2, NAMES, (len(rows[1]), len(rows[1])))
-        if self.config.show_no_row and not settings.privacy.noise:
+        if self.config.show_no_row and settings.privacy.noise < 1:
             settings = settings.model_copy(update={"privacy": settings.privacy.model_copy(update=WITHHELD)})
         self.algorithm = build_algorithm(settings, task)
         known = {"names": NAMES, "counts": task.counts, "shape": task.shape, "classes": ["ill", "well"]}
@@ -306,6 +306,36 @@ def test_a_server_that_makes_up_weights_reads_no_row(tmp_path, kind, guarded):
         assert any("of this site and is kept back (show_no_row)" in why for why in server.refusals)
         entries = server.site.ledger.entries()
         assert sum(bool(entry.kept_back) and entry.bytes == 0 for entry in entries) == len(server.refusals)
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_noise_that_hides_nothing_is_no_way_around_the_check(tmp_path, guarded):
+    """With a millionth of the clip as noise a site looked at no update any more."""
+    rows = toy_rows(66, 0.0, False, 0)
+    block = BLOCK | {"batch_size": 16, "learning_rate": 0.01}
+    noise = {"clip": 10.0, "noise": 1e-8}
+    settings = small_settings(algorithm="fedavg", rounds=30, predictor=block, privacy=noise)
+    server = Server(tmp_path, settings, rows, show_no_row=guarded)
+    draw, guesses = torch.Generator().manual_seed(1), []
+    shared = server.start()
+    for number in range(30):
+        sent = shared | made_up("traps", draw) | heads()
+        after = server.ask("update", number + 1, 0, sent)
+        if after is not None:
+            weight, bias = (after[name].double() for name in HIDDEN)  # changes, where there is noise
+            guesses += list(weight[bias != 0] / bias[bias != 0, None])
+    read = found(torch.from_numpy(rows[0]).double(), guesses, 0.01)  # by public numbers: as they are
+    assert read == 0 if guarded else read > 5
+
+
+def test_a_run_with_little_noise_must_withhold_rows_too(tmp_path):
+    little = {"clip": 1.0, "noise": 0.5}
+    server = Server(tmp_path, small_settings(**SAFE), toy_rows(60, 0.0, False, 0))
+    server.description["settings"] = small_settings(**SAFE, privacy=little).model_dump(mode="json")
+    assert server.ask("init_private", 0, 0) is None
+    assert "has show_no_row = true; set privacy.withhold_rows = true" in server.refusals[0]
+    server.description["settings"] = small_settings(**SAFE, privacy=little | {"noise": 1.0}).model_dump(mode="json")
+    assert server.ask("init_private", 0, 0) is not None
 
 
 def passing_on(draw, high=20.0):

@@ -24,6 +24,8 @@ from fedspm.federated.settings import Block, Settings
 from fedspm.federated.steps import Step
 from fedspm.nn.row_inversion import layers_on_rows
 
+HIDING = 1.0  # privacy.noise, in units of the longest update
+
 
 class SiteConfig(Strict):
     """site.toml: what a site is called, where its rows are, and what it is willing to do."""
@@ -138,7 +140,7 @@ def broken_terms(config: SiteConfig, algorithm: Algorithm, rows: int, entries: l
         ):
             if wrong:
                 yield f"the run has {found}, too {what} for {own}, whose {key} is {getattr(config, key):g}"
-    if config.show_no_row and not (settings.privacy.withhold_rows or settings.privacy.noise):
+    if config.show_no_row and not (settings.privacy.withhold_rows or hides_rows(settings)):
         shown = "a first layer of the run sees rows themselves, and its updates" if _sees_rows(algorithm) else ""
         shown = shown or ("differences of the sums that the run's start asks for" if _sums_differ(algorithm) else "")
         if shown:
@@ -157,6 +159,12 @@ def broken_terms(config: SiteConfig, algorithm: Algorithm, rows: int, entries: l
     noised = sum(each.times * each.noised for each in planned)
     if (too_much := _beyond_budget(config, entries, settings.privacy.noise, noised)) is not None:
         yield f"after the run ε would be {too_much}"
+
+
+def hides_rows(settings: Settings) -> bool:
+    """Is there so much noise that no row can be read from an update, whatever else it hides? The server chooses how
+    much there is, and a millionth of the clip hides nothing."""
+    return settings.privacy.noise >= HIDING
 
 
 def _sees_rows(algorithm: Algorithm) -> bool:

@@ -23,7 +23,7 @@ from fedspm.base.errors import DamagedFile, FedSPMError, Refused
 from fedspm.base.tensors import Tensors, moved
 from fedspm.data.part import Part
 from fedspm.engines.flower import wire
-from fedspm.engines.flower.contract import SiteConfig, broken_terms, require_budget, require_willing
+from fedspm.engines.flower.contract import SiteConfig, broken_terms, hides_rows, require_budget, require_willing
 from fedspm.engines.flower.ledger import Entry, Ledger
 from fedspm.engines.flower.request_guard import fingerprint, require_allowed, require_due
 from fedspm.engines.flower.site_data import SiteRows, load_rows
@@ -145,7 +145,7 @@ class Site:
 
     def _rows_shown(self, run: Joined, step: Step, shared: Tensors, reply: Reply) -> str:
         """Why an update is kept back: a row could be read from it. Empty if none can, or noise hides them."""
-        if not self.config.show_no_row or run.algorithm.settings.privacy.noise:
+        if not self.config.show_no_row or hides_rows(run.algorithm.settings):
             return ""
         decoded = decode(run.algorithm.transforms, step, shared, reply)
         mean = decoded.mean if isinstance(decoded, Combined) else decoded
