@@ -492,6 +492,22 @@ def test_epsilon_is_a_budget_over_all_runs(tmp_path):
     assert "with this reply ε would be" in server.refusals[0]
 
 
+def test_the_same_request_of_other_rows_is_another_release(tmp_path):
+    """It was answered, with other noise, and not counted: two replies for the ε of one."""
+    settings = small_settings(algorithm="fedavg", rounds=3, predictor=BLOCK, privacy={"clip": 1.0, "noise": 4.0})
+    server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0), max_epsilon=epsilon(4.0, 4, 1e-5))
+    sent = server.start() | server.algorithm.predictor.initial() | heads()
+    first = server.ask("update", 1, 0, sent)
+    server.site = Site(server.config)
+    again = server.ask("update", 1, 0, sent)
+    assert all(torch.equal(value, first[name]) for name, value in again.items())
+    assert len(server.site.ledger.entries()) == 1
+    save_rows(tmp_path / "rows.safetensors", *toy_rows(60, 0.0, False, 1))
+    server.site = Site(server.config)
+    assert server.ask("update", 1, 0, sent) is not None
+    assert sum(entry.noised for entry in server.site.ledger.entries()) == 2
+
+
 def test_a_site_with_a_changed_ledger_answers_nobody(tmp_path, capsys):
     server = Server(tmp_path, small_settings(**SAFE), toy_rows(60, 0.0, False, 0))
     assert server.start()

@@ -20,7 +20,7 @@ from pydantic import ValidationError
 
 from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import DamagedFile, FedSPMError, Refused
-from fedspm.base.tensors import Tensors, moved
+from fedspm.base.tensors import Tensors, moved, tensors_digest
 from fedspm.data.part import Part
 from fedspm.engines.flower import wire
 from fedspm.engines.flower.contract import SiteConfig, broken_terms, hides_rows, require_budget, require_willing
@@ -48,6 +48,11 @@ class Joined:
     algorithm: Algorithm
     train: Part
     test: Part
+
+    @cached_property
+    def rows_digest(self) -> str:
+        parts = {"train": self.train, "test": self.test}
+        return tensors_digest({f"{kind}.{name}": getattr(part, name) for kind, part in parts.items() for name in "xy"})
 
     def index(self, name: str) -> int:
         return self.algorithm.task.names.index(name)
@@ -121,7 +126,7 @@ class Site:
         arrived, shared = self._shared(run.algorithm, store, tag.turn, header, content)
         arguments = wire.requested(content, wire.ARGUMENTS)
         started, private = store.before(place)
-        request = (tag.turn, step, fingerprint(shared, arguments, private))
+        request = (tag.turn, step, fingerprint(shared, arguments, private, rows=run.rows_digest))
         entries = self.ledger.entries()
         answered = [(entry.turn, entry.step, entry.request) for entry in entries if entry.run == tag.run]
         new = require_allowed(run.algorithm, declared, answered, request)
