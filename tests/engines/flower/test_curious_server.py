@@ -492,6 +492,21 @@ def test_epsilon_is_a_budget_over_all_runs(tmp_path):
     assert "with this reply ε would be" in server.refusals[0]
 
 
+@pytest.mark.parametrize("gone", [("ledger.jsonl",), ("ledger.jsonl", "ledger.head")])
+def test_a_site_whose_ledger_is_gone_answers_nobody(tmp_path, capsys, gone):
+    """Without both files it began anew, with all of its budgets."""
+    server = Server(tmp_path, small_settings(**SAFE), toy_rows(60, 0.0, False, 0))
+    server.ask("moments", 0, 2, server.start(), view=torch.tensor(0))
+    for name in gone:
+        (server.config.state / name).unlink()
+    for site in (server.site, Site(server.config)):
+        server.site = site
+        server.refusals.clear()
+        assert server.ask("init_private", 0, 0, run="run2") is None
+        assert server.refusals == ["a file of this site cannot be read; see the site's log"]
+    assert "answers nobody until the file is put back" in capsys.readouterr().err
+
+
 def test_the_same_request_of_other_rows_is_another_release(tmp_path):
     """It was answered, with other noise, and not counted: two replies for the ε of one."""
     settings = small_settings(algorithm="fedavg", rounds=3, predictor=BLOCK, privacy={"clip": 1.0, "noise": 4.0})
