@@ -1,6 +1,6 @@
 """What an image file says of itself before anything of it is decoded. A few bytes can ask for hours of work: Pillow
-reads the chunks of a PNG, the segments of a JPEG, the strips of a TIFF and the run lengths of a BMP one by one in
-Python, and libjpeg goes through the whole image for every scan of thirty bytes."""
+reads the chunks of a PNG, the segments of a JPEG, the strips and tags of a TIFF and the run lengths of a BMP one by
+one in Python, and libjpeg goes through the whole image for every scan of thirty bytes."""
 
 import struct
 
@@ -10,10 +10,11 @@ SERVED = ("PNG", "JPEG", "WEBP", "TIFF", "BMP")  # what a stranger may send
 CHUNKS = 8192  # of a PNG: 16 MB in pieces of 2 kB
 SCANS = 64  # of a JPEG: a progressive one has ten
 SEGMENTS = 1024  # of a JPEG before its first scan: 256 of them hold a colour profile of 16 MB
-TAGS, STRIPS = 256, 8192  # of a TIFF
+TAGS, STRIPS = 256, 8192  # of a TIFF; so many numbers may a tag have
+TEXT, BYTES = 2, (1, 7)  # types of tags that are read in one piece
 UNCOMPRESSED = (0, 3, 6)  # of a BMP: plain, or plain behind masks
 OLDEST_BMP = 12  # bytes of a header that knows no compression
-STRIP_TAGS = (273, 279, 324, 325)  # where strips or tiles begin, and how long they are
+LAYOUT = range(254, 340)  # tags of the image itself, of which Pillow looks at every number, also at bytes
 
 
 def require_cheap(content: bytes) -> None:
@@ -65,5 +66,5 @@ def _require_few_strips(content: bytes) -> None:
         entries = [struct.unpack_from(f"{order}HHI", content, place + 2 + 12 * k) for k in range(tags)]
     except struct.error as error:
         raise FedSPMError("it is cut off") from error
-    if any(tag in STRIP_TAGS and count > STRIPS for tag, _, count in entries):
-        raise FedSPMError(f"it has more than {STRIPS} strips or tiles; save it again as a plain TIFF")
+    if any(count > STRIPS and kind != TEXT and (kind not in BYTES or tag in LAYOUT) for tag, kind, count in entries):
+        raise FedSPMError(f"it has more than {STRIPS} strips, tiles or numbers in a tag; save it again as a plain TIFF")
