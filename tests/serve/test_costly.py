@@ -140,7 +140,7 @@ def test_larger_images_are_read_by_the_thread_for_them(pictured, kind, options):
 def test_what_pillow_warns_of_is_neither_printed_nor_remembered(pictured, recwarn):
     """Every tag of a TIFF made it warn, with numbers from the file: lines in the log without end."""
     tags = [(256, 4, 1, 8), (257, 4, 1, 8), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 8)]
-    tags += [(277, 3, 1, 1), (278, 4, 1, 8), (279, 4, 1, 64), *((40_000 + k, 5, 7000, 8) for k in range(200))]
+    tags += [(277, 3, 1, 1), (278, 4, 1, 8), (279, 4, 1, 64), *((40_000 + k, 5, 60, 8) for k in range(200))]
     directory = struct.pack("<H", len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags) + bytes(4)
     image = b"II*\0" + struct.pack("<I", 72) + bytes(64) + directory
     warnings.filterwarnings("ignore", module=r"PIL\.")  # as in the service: recwarn listens to everything
