@@ -29,9 +29,11 @@ def test_our_own_encoders_are_not_from_outside(name):
 
 def test_whatever_a_configuration_names_from_outside_is_listed():
     given = {"predictor.encoder": "payload:make", "algorithm": "fedmedian", "wire.transforms": ["sign"]}
+    given |= {"robust": "geometric"}
     config = resolve(dotted(given)).model_copy(update={"data": Data.model_construct(name="digits")})
     assert set(config.outside_code) == {
-        ("encoders", "payload:make"), ("algorithms", "fedmedian"), ("transforms", "sign"), ("data", "digits")
+        ("encoders", "payload:make"), ("algorithms", "fedmedian"), ("transforms", "sign"), ("data", "digits"),
+        ("robust", "geometric"),
     }  # fmt: skip
 
 

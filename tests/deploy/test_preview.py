@@ -113,3 +113,14 @@ def test_the_commands_have_exit_codes_and_json(folder):
     assert told["epsilon"] == epsilon(8.0, 1, 1e-5)
     assert told["left"][0]["bytes"] == 100
     assert "the chain holds" in called("ledger", str(folder / "site.toml")).output
+
+
+@pytest.mark.parametrize("role", ["predictor", "router"])
+def test_a_preview_imports_nothing_that_only_run_toml_names(folder, monkeypatch, role):
+    """It showed what would leave, and on the way ran a module of the working directory."""
+    (folder / "payload.py").write_text("raise SystemExit('this ran')\n")
+    monkeypatch.chdir(folder)
+    config = resolve(RUN | {role: BLOCK | {"encoder": "payload:make"}})
+    found = preview(site(folder), config)
+    assert found.steps == []
+    assert f"not configured for the {role} encoder 'payload:make' (encoders)" in found.refused[0]

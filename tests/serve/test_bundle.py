@@ -5,17 +5,20 @@ import json
 import logging
 import shutil
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as some
 
+from fedspm import Federation
 from fedspm.base.errors import DamagedFile
 from fedspm.base.files import file_names
 from fedspm.runs.folder import Run
 from fedspm.serve.bundle import load_node, load_router
 from fedspm.serve.export import export
 from fedspm.serve.hot_reload import ReloadableModel
+from fedspm.serve.router import Question, routed_by_model
 from serving import trained
 
 
@@ -119,3 +122,32 @@ def test_stray_files_are_named_once_and_stop_no_swap(served, tmp_path, caplog):
         (folder / "router.json").write_text(json.dumps(card | {"version": "newer"}))
         asyncio.run(current.refresh())
     assert current.model.card.version == "newer"
+
+
+def test_a_card_of_the_other_kind_is_a_stray_too(served, tmp_path, caplog):
+    """A router.json in the folder of a node was watched in place of node.json: no new bundle was seen any more."""
+    folder = shutil.copytree(served[2] / "clients" / "north", tmp_path / "north")
+    shutil.copy(served[2] / "router" / "router.json", folder)
+    with caplog.at_level(logging.WARNING, "fedspm.serve"):
+        current = ReloadableModel(folder, load_node)
+        assert [record.message for record in caplog.records] == [
+            f"{folder} holds 'router.json', which no export wrote; it is not used"
+        ]
+        card = json.loads((folder / "node.json").read_text())
+        (folder / "node.json").write_text(json.dumps(card | {"version": "newer"}))
+        asyncio.run(current.refresh())
+    assert current.model.card.version == "newer"
+
+
+def test_rows_arerouted_by_model_by_the_model_that_they_were_read_for(served, tmp_path):
+    """Of a query that waited while a bundle for other rows was swapped in, a batch was made that nobody could route."""
+    r = np.random.default_rng(0)
+    rows = {name: (r.normal(size=(60, 4)).astype(np.float32), r.integers(0, 2, 60)) for name in ("east", "west")}
+    trained(Federation.from_arrays(rows), tmp_path / "run", rounds=1)
+    export(Run.open(tmp_path / "run"), tmp_path / "bundle")
+    old, new = load_router(served[2] / "router"), load_router(tmp_path / "bundle" / "router")
+    questions = [Question(old, torch.zeros(2, 6)), Question(new, torch.zeros(1, 4)), Question(old, torch.ones(3, 6))]
+    found = routed_by_model(questions)
+    assert [routed.model for routed in found] == [old, new, old]
+    for question, routed in zip(questions, found, strict=True):
+        torch.testing.assert_close(routed.result.posterior, question.model.route(question.x).posterior)

@@ -2,6 +2,8 @@
 
 import io
 import json
+import struct
+import warnings
 
 import pytest
 import torch
@@ -133,3 +135,18 @@ def test_larger_images_are_read_by_the_thread_for_them(pictured, kind, options):
         return alone, await http.post("/v1/predict", files=[("images", image)] * 2)
 
     assert [reply.status_code for reply in ask(pictured[1], act)] == [200, 200]
+
+
+def test_what_pillow_warns_of_is_neither_printed_nor_remembered(pictured, recwarn):
+    """Every tag of a TIFF made it warn, with numbers from the file: lines in the log without end."""
+    tags = [(256, 4, 1, 8), (257, 4, 1, 8), (258, 3, 1, 8), (259, 3, 1, 1), (262, 3, 1, 1), (273, 4, 1, 8)]
+    tags += [(277, 3, 1, 1), (278, 4, 1, 8), (279, 4, 1, 64), *((40_000 + k, 5, 60, 8) for k in range(200))]
+    directory = struct.pack("<H", len(tags)) + b"".join(struct.pack("<HHII", *tag) for tag in tags) + bytes(4)
+    image = b"II*\0" + struct.pack("<I", 72) + bytes(64) + directory
+    warnings.filterwarnings("ignore", module=r"PIL\.")  # as in the service: recwarn listens to everything
+
+    async def act(http, router, board):
+        return await http.post("/v1/predict", content=image, headers={"content-type": "image/tiff"})
+
+    assert ask(pictured[1], act).status_code == 200
+    assert not [each for each in recwarn if "PIL" in each.filename]

@@ -42,16 +42,28 @@ def without(name):
     return lambda tensors: {key: value for key, value in tensors.items() if key != name}
 
 
+def unchanged(tensors):
+    return tensors
+
+
 NODE = ("clients/north", "node", load_node)
 ROUTER = ("router", "router", load_router)
 BROKEN = [
     (*NODE, spoilt("head.bias"), {}, "P(class | x) is not finite"),
     (*NODE, cut("head.weight"), {}, ""),
     (*NODE, without("mixing"), {}, "KeyError"),
-    (*NODE, lambda tensors: tensors, {"classes": ["ill", "well", "dead"]}, "P(class | x) has shape (1, 2), not (1, 3)"),
+    (*NODE, unchanged, {"classes": ["ill", "well", "dead"]}, "P(class | x) has shape (1, 2), not (1, 3)"),
     (*ROUTER, spoilt("tilt.gamma"), {}, "P(client | x) is not finite"),
     (*ROUTER, without("tilt.xi"), {}, "KeyError"),
-    (*ROUTER, lambda tensors: tensors, {"names": ["north", "south"], "counts": [90, 120]}, ""),
+    (*ROUTER, unchanged, {"names": ["north", "south"], "counts": [90, 120]}, ""),
+    (*ROUTER, lambda tensors: tensors | {"spare": torch.tensor([torch.inf])}, {}, "spare is not finite"),
+    (*ROUTER, unchanged, {"counts": [90, 120]}, ""),
+    (*ROUTER, unchanged, {"folders": ["north"]}, "contradicts itself at folders"),
+    (*ROUTER, unchanged, {"classes": ["1", 1]}, "contradicts itself at classes"),
+    (*ROUTER, unchanged, {"meanings": {"north": [[0, 1]]}}, "contradicts itself at meanings"),
+    (*ROUTER, unchanged, {"meanings": {"north": [None, [0, 7]]}}, "contradicts itself at meanings"),
+    (*ROUTER, unchanged, {"table": {"columns": [{"name": "age"}]}}, "contradicts itself at table"),
+    (*NODE, unchanged, {"names": [], "counts": []}, ""),
 ]
 broken = pytest.mark.parametrize(("inside", "kind", "load", "change", "said", "why"), BROKEN)
 

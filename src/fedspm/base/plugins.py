@@ -13,8 +13,12 @@ from fedspm.base.errors import FedSPMError
 Kind = Literal["algorithms", "encoders", "data", "transforms", "robust"]
 ENCODERS = ("resnet", "cnn", "mlp", "auto")  # of this package
 KINDS: dict[Kind, str] = {
-    "algorithms": "algorithm", "encoders": "encoder", "data": "data set", "transforms": "transform"
-}  # fmt: skip
+    "algorithms": "algorithm",
+    "encoders": "encoder",
+    "data": "data set",
+    "transforms": "transform",
+    "robust": "robust rule",
+}
 
 
 class NamedCode(NamedTuple):

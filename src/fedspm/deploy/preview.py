@@ -89,6 +89,9 @@ def preview(site: SiteConfig, config: Config) -> Preview:
         require_willing(site, settings, list(config.sites.names))
     except FedSPMError as error:
         refused.append(str(error))
+    allowed = {"encoders": site.encoders, "algorithms": site.algorithms, "transforms": site.transforms}
+    if any(code.name not in allowed[code.kind] for code in config.outside_code if code.kind in allowed):
+        return Preview(site.name, [], None, None, site.delta, refused)  # run.toml may be anybody's: nothing is imported
     try:
         algorithm = build_algorithm(settings, task)
     except FedSPMError as error:

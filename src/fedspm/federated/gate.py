@@ -7,6 +7,7 @@ tensor that its step does not declare, and a row that is another client's: docs/
 from dataclasses import dataclass
 
 import torch
+from jaxtyping import Float
 from torch import Tensor
 
 from fedspm.base.errors import Refused, TrainingFailed
@@ -108,8 +109,51 @@ def _require_declared(algorithm: Algorithm, step: Step, tensors: Tensors, shared
             raise Refused(f"{name!r} is declared as {type(upload).__name__} and {known} a shared parameter, in {where}")
 
 
+@dataclass(frozen=True)
+class SeenLayer:
+    """A linear layer, and what it sees of the rows of a client."""
+
+    weight: str
+    bias: str
+    inputs: Float[Tensor, "n d"]
+
+    def change(self, shared: Tensors, sent: Tensors) -> tuple[Float[Tensor, "u d"], Float[Tensor, " u"]]:
+        """What local steps have made of weight and bias, one row per unit."""
+        weight, bias = (sent[name].cpu().double() - shared[name].cpu().double() for name in (self.weight, self.bias))
+        return weight.flatten(0, -2), bias.flatten()
+
+
+@torch.no_grad()
+def layers_seen(algorithm: Algorithm, shared: Tensors, x: Float[Tensor, "n *shape"]) -> list[SeenLayer]:
+    """The linear layers that see rows, or what linear layers before them make of them: whoever makes up the weights can
+    let rows pass these unharmed. Behind an encoder there are heads and tilts, a row of them one unit. Not what follows
+    a convolution."""
+    rows = algorithm.standardise(shared, x).flatten(1)
+    found = {names: [rows.cpu()] for names in layers_on_rows(shared, rows.shape[1])}
+    encoders = [each for each in algorithm.encoders if shared.keys() >= set(each.names) and not each.convolves]
+    for encoder in encoders if x.ndim == 2 else ():
+        for layer, inputs in encoder.linear_inputs(shared, rows).items():
+            names = f"{layer}.weight", f"{layer}.bias"
+            if shared.keys() >= set(names):
+                found.setdefault(names, [inputs.cpu()])
+        for names in _pairs({name: value for name, value in shared.items() if name not in encoder.names}):
+            if shared[names[0]].shape[-1] == encoder.dimension:
+                found.setdefault(names, []).extend(encoder(shared, rows).cpu().unbind(1))
+    return [SeenLayer(*names, inputs) for names, several in found.items() for inputs in several]
+
+
+def _pairs(shared: Tensors) -> list[tuple[str, str]]:
+    """Names of what may be weight and bias of one layer: both begin alike, and the weight has a vector per bias."""
+    return [
+        (weight, bias)
+        for weight, value in shared.items()
+        for bias, other in shared.items()
+        if value.ndim > 1 and other.shape == value.shape[:-1] and weight.partition(".")[0] == bias.partition(".")[0]
+    ]
+
+
 def withhold_rows(algorithm: Algorithm, client: Client, shared: Tensors, reply: Reply) -> Reply:
-    """The reply with those units of a first layer unchanged whose update would show a row of the client."""
+    """The reply with those units of linear layers unchanged whose update would show a row of the client."""
     if isinstance(reply, Combined):
         mean = withhold_rows(algorithm, client, shared, reply.mean)
         assert isinstance(mean, Mean)
@@ -117,15 +161,16 @@ def withhold_rows(algorithm: Algorithm, client: Client, shared: Tensors, reply: 
     if isinstance(reply, PerClient):
         return reply
     weight, tensors = reply.as_sent()
-    layers = [names for names in layers_on_rows(shared, client.x[0].numel()) if tensors.keys() >= set(names)]
-    if not layers:
+    if not any(name in shared for name in tensors):
         return reply
-    kept, rows = dict(tensors), algorithm.standardise(shared, client.x).flatten(1)
-    for names in layers:
-        change, of_bias = (tensors[name].double() - shared[name].double() for name in names)
-        shown = units_that_show(change, of_bias, rows)
-        for name in names:
-            kept[name] = torch.where(shown.view(-1, *[1] * (tensors[name].ndim - 1)), shared[name], tensors[name])
+    kept = dict(tensors)
+    for layer in layers_seen(algorithm, shared, client.x):
+        if tensors.keys() >= {layer.weight, layer.bias}:
+            shown = units_that_show(*layer.change(shared, tensors), layer.inputs)
+            for name in (layer.weight, layer.bias):
+                mask = shown.to(tensors[name].device).view(shared[layer.bias].shape)
+                mask = mask[..., None] if name == layer.weight else mask
+                kept[name] = torch.where(mask, shared[name], kept[name])
     return Mean(weight, **kept)
 
 

@@ -78,7 +78,9 @@ class Privacy(Strict):
     noise: float = Field(0.0, ge=0, description="z, standard deviation of the noise on an update, in units of clip")
     delta: float = Field(1e-5, gt=0, lt=1, description="δ of the (ε, δ) that is reported")
     withhold_rows: bool = Field(
-        False, description="send units of a first layer back unchanged whose update would show a row (docs/privacy.md)"
+        False,
+        description="send units of linear layers back unchanged whose update would show a row, and sums of k-means "
+        "over groups of rows that stay together (docs/privacy.md)",
     )
     public_mean: tuple[float, ...] = Field(
         (),

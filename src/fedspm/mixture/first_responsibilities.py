@@ -23,11 +23,13 @@ from fedspm.federated.steps import step
 from fedspm.federated.uploads import Count, Products, Shares, Squares, Sum, Upload
 from fedspm.mixture import kmeans_init, label_judge
 from fedspm.mixture.e_step import report_tau
+from fedspm.mixture.row_groups import group_means, row_groups
 from fedspm.nn.sgd import chunks
 
 TAU: dict[str, Upload] = {"tau": Shares()}  # τ_ic = Σ_j w_ijc
 VIEW = "view."  # how what k-means sees of the rows is named in a client's private state
 LABELS = "view.labels"  # what heads see of them
+GROUPS = "view.groups"  # which of them stay together
 DESCRIBED, AVERAGES, TEXTURES = range(3)
 
 
@@ -168,7 +170,10 @@ class FirstResponsibilities(Algorithm):
         features -= features.mean(0)
         shown = (features if client.n >= self.settings.min_count else features[:0]).double()
         count = torch.tensor(float(len(shown)), dtype=torch.float64)
-        return Mean(1, count=count, products=shown.T @ shown), client.private | {name: features}
+        private = client.private | {name: features}
+        if self.settings.privacy.withhold_rows and GROUPS not in private:
+            private[GROUPS] = row_groups(client.x, self.settings.min_count)
+        return Mean(1, count=count, products=shown.T @ shown), private
 
     def seen(self, client: Client, shared: Tensors, view: int) -> Float[Tensor, "n f"]:
         """One view of all rows of a client."""
@@ -187,11 +192,19 @@ class FirstResponsibilities(Algorithm):
         uploads={"count": Count(), "sum": Sum(), "square": Squares()},
     )
     def cluster(self, client: Client, shared: Tensors, centres: Tensor, view: Tensor) -> tuple[Mean, Tensors]:
-        """Count and sum of each cluster of these features, and one sum of squares, around the client's own offset."""
+        """Count and sum of each cluster of these features, and one sum of squares, around the client's own offset. With
+        `privacy.withhold_rows`, rows come in groups of at least `min_count`."""
         features = client.private[named(self, view)]
-        label, offset = kmeans_init.place(features, centres.cpu())
+        label, offset = self.placed(client.private, centres, view)
         sums = kmeans_init.cluster_sums(features - offset, label, len(centres), self.settings.min_count)
         return Mean(1, **dict(zip(("count", "sum", "square"), sums, strict=True))), client.private
+
+    def placed(self, private: Tensors, centres: Tensor, view: Tensor) -> tuple[Int[Tensor, " n"], Float[Tensor, " f"]]:
+        """The cluster of every row as sums know it, and the client's own offset."""
+        features = private[named(self, view)]
+        if GROUPS in private:
+            features = group_means(features, private[GROUPS])
+        return kmeans_init.place(features, centres.cpu())
 
     @step(when="start", used=judges_clusters, times=judgements, uploads={"error": Sum(), "total": Sum()})
     def judge(self, client: Client, shared: Tensors, centres: Tensor, view: Tensor) -> tuple[Mean, Tensors]:
@@ -202,7 +215,7 @@ class FirstResponsibilities(Algorithm):
             pieces = [label_judge.responses(self.standardise(shared, x)).cpu() for x in chunks(client.x)]
             seen = [private[f"{VIEW}{each}"] for each in views(self)]
             private[LABELS] = label_judge.own_units(torch.cat([*seen, torch.cat(pieces)], 1))
-        label, _ = kmeans_init.place(private[named(self, view)], centres.cpu())
+        label, _ = self.placed(private, centres, view)
         error, total = label_judge.held_out_errors(private[LABELS], client.y.cpu(), self.task.classes, label)
         shown = float(client.n >= self.settings.min_count)
         return Mean(1, error=error * shown, total=total * shown), private

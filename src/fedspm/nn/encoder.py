@@ -2,7 +2,7 @@
 
 import copy
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -97,6 +97,29 @@ class Encoder:
                 holder[key] = tensors[name]
         answer: Tensor = bank(x, only)
         return answer
+
+    @torch.no_grad()
+    def linear_inputs(self, tensors: Mapping[str, Tensor], x: Float[Tensor, "n *shape"]) -> dict[str, Tensor]:
+        """What each linear layer sees of the rows, by the name of the layer, where that is one vector per row."""
+        bank, _ = self._mine()
+        found: dict[str, Tensor] = {}
+
+        def noted(name: str) -> Callable[[nn.Module, tuple[Tensor, ...]], None]:
+            return lambda layer, seen: found.update({name: seen[0].detach().clone()} if seen[0].ndim == 2 else {})
+
+        layers = [(name, layer) for name, layer in bank.named_modules() if isinstance(layer, nn.Linear)]
+        hooks = [layer.register_forward_pre_hook(noted(name)) for name, layer in layers]
+        try:
+            self(tensors, x)
+        finally:
+            for hook in hooks:
+                hook.remove()
+        return found
+
+    @property
+    def convolves(self) -> bool:
+        """Has any layer more than one vector per row to see?"""
+        return any(value.ndim > 2 for value in self.initial().values())
 
     def networks(self) -> list[nn.Module]:
         """Plain modules, a copy of each."""

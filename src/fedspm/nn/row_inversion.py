@@ -8,7 +8,8 @@ row alone has moved shows that row, and two units whose changes differ by one ro
 In an honest training of few rows the first happens by itself: an outlier is alone in a half-space of some unit. With
 `privacy.withhold_rows` such a unit is sent back unchanged. A server that makes up the weights which it sends can see to
 both (Boenisch et al. 2023; Fowl et al. 2022): a site looks through its updates before they leave, and `fedspm audit`
-through those of a run.
+through those of a run. It can also let rows pass a layer unharmed: then the same holds of the layer behind it, of heads
+and of tilts, with what they see of a row in place of x (`federated.gate.layers_seen`).
 """
 
 from collections.abc import Mapping

@@ -25,6 +25,7 @@ from fedspm.data.part import Part
 from fedspm.data.readers.draft import Draft
 from fedspm.data.settings import CONSTRUCTED, DIVIDED, IN_MEMORY, OF_TABLES, OWN, Data, Shift, meaningless
 from fedspm.data.tables.schema import TableSchema
+from fedspm.federated.robust.rules import MEANS, RULES
 from fedspm.federated.settings import OF_IMAGES, Settings
 
 PRESETS: dict[str, dict[str, Any]] = {
@@ -106,10 +107,12 @@ class Config(Settings):
 
     @property
     def outside_code(self) -> list[NamedCode]:
-        """What is not part of this package and runs if this is trained: algorithm, encoders, transforms, data set."""
-        transforms = [NamedCode("transforms", name) for name in self.wire.transforms]
-        ours = {SAMPLE, OWN, IN_MEMORY, *NAMED}
-        return outside_code(self) + transforms + [NamedCode("data", name) for name in {self.data.name} - ours]
+        """What is not part of this package and runs if this is trained: algorithm, encoders, transforms, robust rule,
+        data set."""
+        named = [NamedCode("transforms", name) for name in self.wire.transforms]
+        named += [NamedCode("robust", name) for name in {self.robust} - {*MEANS, *RULES}]
+        named += [NamedCode("data", name) for name in {self.data.name} - {SAMPLE, OWN, IN_MEMORY, *NAMED}]
+        return outside_code(self) + named
 
     @property
     def outside_names(self) -> list[str]:

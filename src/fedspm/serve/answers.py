@@ -17,8 +17,9 @@ from torch import Tensor
 from typing_extensions import TypedDict
 
 from fedspm.data.heterogeneity import own_name
-from fedspm.serve.bundle import Card, RoutingResult
+from fedspm.serve.bundle import Card
 from fedspm.serve.dispatch import Prediction
+from fedspm.serve.routing_result import RoutingResult
 
 SHOWN, LIKELIEST = 64, 16  # clients up to which all are in a reply, and how many of more
 ROUNDING = 1e-6  # of a share in single precision

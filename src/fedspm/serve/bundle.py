@@ -10,11 +10,12 @@ hash of its tensors, so that a folder which is half copied is never used.
 
 import hashlib
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import safetensors.numpy
 import safetensors.torch
@@ -36,6 +37,7 @@ from fedspm.federated.serving import Servable
 from fedspm.federated.settings import Settings
 from fedspm.federated.task import Task
 from fedspm.serve.novelty import Novelty
+from fedspm.serve.routing_result import RoutingResult
 
 KINDS, SUFFIXES = ("router", "node"), ("json", "safetensors", "sig")  # of a folder, and of its files
 FORMAT = 3  # since bundles hold how tables become vectors
@@ -77,36 +79,27 @@ class Card(Strict):
         """Names of the columns of a row, where they have any."""
         return list(self.table.names) if self.table else None
 
-
-@dataclass(frozen=True)
-class RoutingResult:
-    """What the router found out about some rows: whom they resemble, and how novel they are."""
-
-    features: Tensors  # the router's half of the embedding, which a node goes on from
-    posterior: Float[Tensor, "n m"]
-    components: Float[Tensor, "n m c"]
-    novelty: Float[Tensor, " n"] | None  # share of known rows that look less novel; None without calibration
-
-    def split(self, sizes: list[int]) -> "list[RoutingResult]":
-        """The results of the queries that were routed as one batch, each with so many rows."""
-        if len(sizes) == 1:
-            return [self]
-        features = {name: value.split(sizes) for name, value in self.features.items()}
-        novelty = [None] * len(sizes) if self.novelty is None else self.novelty.split(sizes)
-        parts = zip(self.posterior.split(sizes), self.components.split(sizes), novelty, strict=True)
-        return [
-            RoutingResult({name: pieces[k] for name, pieces in features.items()}, *part) for k, part in enumerate(parts)
-        ]
-
-    def without_novelty(self, rows: list[int]) -> "RoutingResult":
-        """The result of these rows alone, as far as a node needs it."""
-        features = {name: value[rows] for name, value in self.features.items()}
-        return RoutingResult(features, self.posterior[rows], self.components[rows], None)
+    def require_consistent(self) -> None:
+        """Refuse a card whose parts contradict each other: what a query needs of it would be missing then."""
+        clients, labels, each = len(self.names), list(range(len(self.classes))), self.settings.components
+        meanings = [(len(told), [sorted(names or labels) for names in told]) for told in (self.meanings or {}).values()]
+        for fits, what in (
+            (len(set(self.names)) == clients > 0, "names"),
+            (len(self.counts) == clients and min(self.counts) > 0, "counts"),
+            (len(set(map(str, self.classes))) == len(labels), "classes"),
+            (len(self.folders) in (0, clients), "folders"),
+            (not self.table or (len(self.table.features),) == self.shape, "table"),
+            (all(told == (each, [labels] * each) for told in meanings), "meanings"),
+        ):
+            if not fits:
+                raise FedSPMError(f"its card contradicts itself at {what}")
 
 
 @dataclass(frozen=True)
 class ServedModel(ABC):
     """One folder of a bundle, loaded."""
+
+    kind: ClassVar[str]  # of the folder
 
     card: Card
     tensors: Tensors
@@ -120,9 +113,16 @@ class ServedModel(ABC):
 
     def require_answers(self) -> None:
         """Refuse a model that does not answer the mean of all rows with finite probabilities of the right shape."""
+        with self._in_a_sentence():
+            self.card.require_consistent()
         _ = self.algorithm  # an encoder that cannot be built says so itself
-        try:
+        with self._in_a_sentence():
             self._require_probabilities()
+
+    @contextmanager
+    def _in_a_sentence(self) -> Iterator[None]:
+        try:
+            yield
         except Exception as error:  # whatever tensors that do not fit make PyTorch raise
             kind = "" if isinstance(error, FedSPMError) else f"{type(error).__name__}: "
             said = kind + (str(error).splitlines() or [""])[0]
@@ -136,6 +136,9 @@ class ServedModel(ABC):
                 raise FedSPMError(f"{what} is not finite")
             if not torch.allclose(found.sum(-1), torch.ones(()), atol=SUM):
                 raise FedSPMError(f"{what} does not sum to one")
+        for name, value in self.tensors.items():  # also where the mean row did not lead
+            if not torch.isfinite(value).all():
+                raise FedSPMError(f"{name} is not finite")
 
     @abstractmethod
     def _probe(self) -> list[tuple[str, Tensor, tuple[int, ...]]]:
@@ -143,6 +146,8 @@ class ServedModel(ABC):
 
 
 class RouterModel(ServedModel):
+    kind = "router"
+
     def _probe(self) -> list[tuple[str, Tensor, tuple[int, ...]]]:
         result, clients = self.route(mean_row(self.tensors, self.card.shape)), len(self.card.names)
         return [
@@ -169,6 +174,8 @@ class RouterModel(ServedModel):
 
 
 class NodeModel(ServedModel):
+    kind = "node"
+
     def _probe(self) -> list[tuple[str, Tensor, tuple[int, ...]]]:
         features = {name: torch.zeros(1, *shape) for name, shape in self.card.features.items()}
         answer = self.answer(mean_row(self.tensors, self.card.shape), features)

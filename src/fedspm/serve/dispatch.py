@@ -20,9 +20,10 @@ from torch import Tensor
 from fedspm.base.errors import FedSPMError
 from fedspm.base.tensors import Tensors
 from fedspm.serve.batching import Batcher
-from fedspm.serve.bundle import TENSORS, RoutingResult, packed_rows, unpack
+from fedspm.serve.bundle import TENSORS, packed_rows, unpack
 from fedspm.serve.http.problem import HTTPProblem
 from fedspm.serve.node import AT_ONCE, VERSION, Health
+from fedspm.serve.routing_result import RoutingResult
 from fedspm.serve.transport import NodeFailed, Transport
 
 PROBE_EVERY = 2.0  # seconds between two looks at a node; queries themselves show sooner that one is gone

@@ -1,6 +1,7 @@
 """A folder of a bundle that may be replaced while it is served."""
 
 import asyncio
+import contextlib
 import logging
 import os
 from collections.abc import Awaitable, Callable
@@ -14,6 +15,7 @@ from fedspm.serve.bundle import KINDS, SUFFIXES, ServedModel
 LOOK_EVERY = 0.5  # seconds
 NAMED = 3  # files that a line of the log lists
 Model = TypeVar("Model", bound=ServedModel)
+Stamp = tuple[tuple[int, int], ...]
 log = logging.getLogger("fedspm.serve")
 
 
@@ -57,10 +59,11 @@ class ReloadableModel(Generic[Model]):
                 self._stamp = stamp  # it is whole: if it does not answer, it will not at the next look
                 self._coming = await asyncio.to_thread(self._answering, coming)
                 self._trouble = ""
-            except (FedSPMError, OSError) as error:  # half copied, perhaps: the old one serves on, and we look again
-                if str(error) != self._trouble:  # a large file takes many looks to arrive
-                    log.warning("the new bundle is not used: %s", error)
-                self._trouble = str(error)
+            except Exception as error:  # half copied, perhaps: the old one serves on, and we look again
+                said = str(error) if isinstance(error, FedSPMError | OSError) else repr(error)
+                if said != self._trouble:  # a large file takes many looks to arrive
+                    log.warning("the new bundle is not used: %s", said)
+                self._trouble = said
         if self._coming is None or not await ready(self._coming):
             return
         if self._coming.card != self.model.card:
@@ -78,7 +81,7 @@ class ReloadableModel(Generic[Model]):
 
     def _name_strays(self) -> None:
         """Say once which files in the folder are not of a bundle; they change nothing."""
-        ours = {f"{kind}.{suffix}" for kind in KINDS for suffix in SUFFIXES}
+        ours = {f"{self.model.kind}.{suffix}" for suffix in SUFFIXES}
         try:
             found = sorted(name for name in os.listdir(self._folder) if name not in ours and not is_partial(name))
         except OSError:
@@ -88,9 +91,11 @@ class ReloadableModel(Generic[Model]):
             log.warning("%s holds %s, which no export wrote; it is not used", self._folder, named)
         self._strays = found
 
-    def _stamped(self) -> tuple[int, int] | None:
-        try:
-            status = os.stat(next(card for kind in KINDS if (card := self._folder / f"{kind}.json").exists()))
-        except (OSError, StopIteration):
-            return None
-        return status.st_mtime_ns, status.st_ino
+    def _stamped(self) -> Stamp | None:
+        """Of the cards in the folder; None while there is none. One of the other kind may lie beside the model's."""
+        found = []
+        for kind in KINDS:
+            with contextlib.suppress(OSError):
+                status = os.stat(self._folder / f"{kind}.json")
+                found.append((status.st_mtime_ns, status.st_ino))
+        return tuple(found) or None

@@ -20,7 +20,7 @@ from fedspm.data.images import encode_png
 from fedspm.federated.evaluation import require_finite_answers
 from fedspm.serve.answers import Answer, Answers, build_answers
 from fedspm.serve.batching import Batcher, Worker
-from fedspm.serve.bundle import Card, RouterModel, RoutingResult, load_router
+from fedspm.serve.bundle import Card, RouterModel, load_router
 from fedspm.serve.dispatch import Dispatcher, Prediction, RemoteNode
 from fedspm.serve.hot_reload import ReloadableModel
 from fedspm.serve.http.auth import BearerTokens, read_table
@@ -29,6 +29,7 @@ from fedspm.serve.http.limits import Limits, RateLimiter
 from fedspm.serve.http.problem import HTTPProblem
 from fedspm.serve.http.request_body import read_query
 from fedspm.serve.metrics import RouterMetrics
+from fedspm.serve.routing_result import RoutingResult
 from fedspm.serve.transport import HttpTransport, Transport
 
 DEADLINE = 10.0  # seconds that an answer may take
@@ -45,6 +46,14 @@ class QueryOptions:
     top: int = 3
     view: bool = False
     predict: bool = True
+
+
+@dataclass(frozen=True)
+class Question:
+    """The rows of a query, and the model that they were read for."""
+
+    model: RouterModel
+    x: Tensor
 
 
 @dataclass(frozen=True)
@@ -83,7 +92,7 @@ class Router:
         self._meet(self.current.model.card)
         self._worker = Worker("route")
         self._readers = Readers(self.limits.body)
-        self._batcher = Batcher(self._route, len, ROWS_AT_ONCE, self.metrics.batch_rows.observe)
+        self._batcher = Batcher(self._route, _rows, ROWS_AT_ONCE, self.metrics.batch_rows.observe)
         self._waiting = 0
 
     def admit(self, request: Request) -> None:
@@ -96,13 +105,14 @@ class Router:
         """Read the rows, route them, let the clients' nodes predict, and say what came of it."""
         began = time.monotonic()
         deadline = began + self.deadline
-        query = await read_query(request, self.current.model.card, self.limits, self._readers, self.deadline)
+        model = self.current.model
+        query = await read_query(request, model.card, self.limits, self._readers, self.deadline)
         if self._waiting + len(query.x) > self.limits.waiting:
             raise HTTPProblem(503, f"{self._waiting} rows are waiting already; try again later", {"retry-after": "1"})
         self._waiting += len(query.x)
         self.metrics.waiting.set(self._waiting)
         try:
-            routed = await self._batcher.ask(query.x)
+            routed = await self._batcher.ask(Question(self._newest_like(model), query.x))
             _require_finite(routed.result.posterior, "P(client | x)")
             _require_finite(routed.result.components, "P(component | x)")
             prediction = await self._predict(query.x, routed, options, deadline) if options.predict else None
@@ -129,13 +139,13 @@ class Router:
         _require_finite(torch.from_numpy(prediction.probabilities), "P(class | x)")
         return prediction
 
-    async def _route(self, questions: list[Tensor]) -> list[RoutedQuery]:
-        return await self._worker.compute(sum(map(len, questions)), partial(self._compute, questions))
+    def _newest_like(self, model: RouterModel) -> RouterModel:
+        """The model of now, if rows that were read for an earlier one are rows to it too."""
+        newest, before = self.current.model, model.card
+        return newest if (newest.card.shape, newest.card.table) == (before.shape, before.table) else model
 
-    def _compute(self, questions: list[Tensor]) -> list[RoutedQuery]:
-        model, sizes = self.current.model, [len(x) for x in questions]
-        result = model.route(questions[0] if len(questions) == 1 else torch.cat(questions))
-        return [RoutedQuery(model, part) for part in result.split(sizes)]
+    async def _route(self, questions: list[Question]) -> list[RoutedQuery]:
+        return await self._worker.compute(sum(map(_rows, questions)), partial(routed_by_model, questions))
 
     def _count(self, answers: list[Answer]) -> None:
         self.metrics.rows.inc(len(answers))
@@ -214,6 +224,21 @@ class Router:
         await self._transport.close()
         self._worker.shutdown()
         self._readers.shutdown()
+
+
+def _rows(question: Question) -> int:
+    return len(question.x)
+
+
+def routed_by_model(questions: list[Question]) -> list[RoutedQuery]:
+    """Those of one model are routed together; there are two while a bundle is swapped in."""
+    found: dict[int, RoutedQuery] = {}
+    for model in {id(question.model): question.model for question in questions}.values():
+        mine = [question for question in questions if question.model is model]
+        x = mine[0].x if len(mine) == 1 else torch.cat([question.x for question in mine])
+        parts = model.route(x).split([len(question.x) for question in mine])
+        found |= {id(question): RoutedQuery(model, part) for question, part in zip(mine, parts, strict=True)}
+    return [found[id(question)] for question in questions]
 
 
 def _require_finite(found: Tensor, what: str) -> None:

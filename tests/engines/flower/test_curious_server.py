@@ -19,6 +19,7 @@ from fedspm.federated.settings import FASTEST
 from fedspm.federated.steps import ATTEMPTS
 from fedspm.federated.task import Task
 from fedspm.mixture.density_ratio import initial_tilts
+from fedspm.mixture.kmeans_init import most_iterations
 from fedspm.mixture.model import initial_shared_heads
 from fedspm.runs.config import OF_DATA, PRESETS, resolve
 from small import small_settings, toy_rows
@@ -38,7 +39,7 @@ class Server:
         self.config = SiteConfig(**made | {"algorithms": tuple(ALGORITHMS)} | site)
         self.site = Site(self.config)
         task = Task((FEATURES,), 2, NAMES, (len(rows[1]), len(rows[1])))
-        if self.config.show_no_row and not settings.privacy.noise:
+        if self.config.show_no_row and settings.privacy.noise < 1:
             settings = settings.model_copy(update={"privacy": settings.privacy.model_copy(update=WITHHELD)})
         self.algorithm = build_algorithm(settings, task)
         known = {"names": NAMES, "counts": task.counts, "shape": task.shape, "classes": ["ill", "well"]}
@@ -78,22 +79,26 @@ def found(rows, guesses, tolerance):
     return int((distance < tolerance * torch.as_tensor(rows).double().norm(dim=1)).sum())
 
 
-def turning_clusters(server, times=400):
+def turning_clusters(server, times=400, runs=1):
     """Two clusters whose border turns by a hair: where a row changes sides, the difference of the sums is that row."""
-    shared = server.start()
-    if shared is None or server.ask("moments", 0, 2, shared, view=torch.tensor(0)) is None:
-        return []
-    guesses, last = [], None
-    for k, angle in enumerate(np.linspace(0, np.pi, times)):
+    guesses, last, replies = [], None, []
+    for k, angle in enumerate(np.linspace(0, np.pi, times * runs)):
+        run = f"run{k // times}"
+        if k % times == 0:
+            shared = server.start(run)
+            if shared is None or server.ask("moments", 0, 2, shared, run=run, view=torch.tensor(0)) is None:
+                break
         u = torch.zeros(FEATURES, dtype=torch.float64)
         u[1], u[2] = np.cos(angle), np.sin(angle)
-        reply = server.ask("cluster", 0, 3 + k, shared, centres=1e-4 * torch.stack([u, -u]), view=torch.tensor(0))
+        centres = 1e-4 * torch.stack([u, -u])
+        reply = server.ask("cluster", 0, 3 + k % times, shared, run=run, centres=centres, view=torch.tensor(0))
         if reply is None:
             break
         if last is not None and abs(float(reply["count"][0] - last["count"][0])) == 1:
             guesses.append((reply["sum"][0] - last["sum"][0]) * (reply["count"][0] - last["count"][0]))
         last = reply
-    return guesses
+        replies.append(reply)
+    return guesses, replies
 
 
 def standardised(rows):
@@ -108,9 +113,27 @@ def test_a_server_that_turns_clusters_by_a_hair_reads_no_row(tmp_path):
     """It read 160 of 200 rows of a site that wanted noise, in a run that starts at random."""
     rows = toy_rows(200, 0.0, False, 0)
     server = Server(tmp_path, small_settings(**NOISY), rows, min_noise=8.0)
-    guesses = turning_clusters(server)
+    guesses, _ = turning_clusters(server)
     assert found(standardised(rows), guesses, 1e-3) == 0
     assert server.refusals == ["the settings of this run do not use the step 'moments'"]
+
+
+@pytest.mark.parametrize(("components", "runs"), [(40, 1), (3, 10)])
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_server_that_turns_clusters_reads_no_row_without_noise_either(tmp_path, components, runs, guarded):
+    """One run of many components, or as many runs as a site starts: it read 136 and 113 of 200 rows."""
+    rows = toy_rows(200, 0.0, False, 0)
+    server = Server(tmp_path, small_settings(**SAFE, components=components), rows, show_no_row=guarded)
+    times = most_iterations(components)
+    guesses, replies = turning_clusters(server, times, runs)
+    assert len(replies) == times * runs
+    read = found(standardised(rows), guesses, 1e-3)
+    if not guarded:
+        assert read > 50
+        return
+    assert read == 0
+    counts = torch.stack([reply["count"] for reply in replies])
+    assert len(counts[:, 0].unique()) > 5  # the clusters do turn
 
 
 @pytest.mark.parametrize("step", ["describe", "moments", "cluster", "init_responsibilities", "evaluate", "summarise"])
@@ -285,6 +308,72 @@ def test_a_server_that_makes_up_weights_reads_no_row(tmp_path, kind, guarded):
         assert sum(bool(entry.kept_back) and entry.bytes == 0 for entry in entries) == len(server.refusals)
 
 
+@pytest.mark.parametrize("guarded", [False, True])
+def test_noise_that_hides_nothing_is_no_way_around_the_check(tmp_path, guarded):
+    """With a millionth of the clip as noise a site looked at no update any more."""
+    rows = toy_rows(66, 0.0, False, 0)
+    block = BLOCK | {"batch_size": 16, "learning_rate": 0.01}
+    noise = {"clip": 10.0, "noise": 1e-8}
+    settings = small_settings(algorithm="fedavg", rounds=30, predictor=block, privacy=noise)
+    server = Server(tmp_path, settings, rows, show_no_row=guarded)
+    draw, guesses = torch.Generator().manual_seed(1), []
+    shared = server.start()
+    for number in range(30):
+        sent = shared | made_up("traps", draw) | heads()
+        after = server.ask("update", number + 1, 0, sent)
+        if after is not None:
+            weight, bias = (after[name].double() for name in HIDDEN)  # changes, where there is noise
+            guesses += list(weight[bias != 0] / bias[bias != 0, None])
+    read = found(torch.from_numpy(rows[0]).double(), guesses, 0.01)  # by public numbers: as they are
+    assert read == 0 if guarded else read > 5
+
+
+def test_a_run_with_little_noise_must_withhold_rows_too(tmp_path):
+    little = {"clip": 1.0, "noise": 0.5}
+    server = Server(tmp_path, small_settings(**SAFE), toy_rows(60, 0.0, False, 0))
+    server.description["settings"] = small_settings(**SAFE, privacy=little).model_dump(mode="json")
+    assert server.ask("init_private", 0, 0) is None
+    assert "has show_no_row = true; set privacy.withhold_rows = true" in server.refusals[0]
+    server.description["settings"] = small_settings(**SAFE, privacy=little | {"noise": 1.0}).model_dump(mode="json")
+    assert server.ask("init_private", 0, 0) is not None
+
+
+def passing_on(draw, high=20.0):
+    """A first layer that hands rows on unharmed, and a second one of which a unit fires for one row in fifty."""
+    width, name = 64, "predictor.0."
+    first, second = torch.eye(width, FEATURES), torch.zeros(width, width)
+    second[:, :FEATURES] = 0.1 * torch.nn.functional.normalize(torch.randn(width, FEATURES, generator=draw), dim=1)
+    return {
+        f"{name}hidden1.weight": first,
+        f"{name}hidden1.bias": high * first.sum(1),  # no row is below zero
+        f"{name}hidden2.weight": second,
+        f"{name}hidden2.bias": -0.2 - high * second.sum(1),
+        f"{name}project.weight": torch.tensor([[1.0], [1.0], [-1.0], [-1.0]]).repeat(1, width),
+        f"{name}project.bias": torch.zeros(4),
+    }
+
+
+@pytest.mark.parametrize("guarded", [False, True])
+def test_a_server_that_lets_rows_pass_to_the_second_layer_reads_no_row(tmp_path, guarded):
+    """It read 29 of 66: only the first layer was looked at."""
+    rows = toy_rows(66, 0.0, False, 0)
+    settings = small_settings(
+        algorithm="fedavg", rounds=30, predictor=BLOCK | {"batch_size": 16, "learning_rate": 0.01}
+    )
+    server = Server(tmp_path, settings, rows, show_no_row=guarded)
+    draw, guesses, shared = torch.Generator().manual_seed(1), [], server.start()
+    for number in range(30):
+        sent = shared | passing_on(draw) | heads()
+        after = server.ask("update", number + 1, 0, sent)
+        if after is not None:
+            of = [f"predictor.0.hidden2.{kind}" for kind in ("weight", "bias")]
+            weight, bias = ((after[name] - sent[name]).double() for name in of)
+            guesses += list((weight[bias != 0] / bias[bias != 0, None])[:, :FEATURES] - 20.0)
+    read = found(standardised(rows), guesses, 0.01)
+    assert read == 0 if guarded else read > 10
+    assert any("'predictor.0.hidden2.weight' would show" in why for why in server.refusals) == guarded
+
+
 def test_an_honest_training_is_not_kept_back(tmp_path):
     settings = small_settings(algorithm="fedavg", rounds=30, predictor=BLOCK | {"batch_size": 16, "learning_rate": 0.1})
     server = Server(tmp_path, settings, toy_rows(66, 0.0, False, 0))
@@ -347,6 +436,11 @@ def test_what_is_configured_by_default_is_not_refused():
             "21 rounds for site 'north', which has answered 0 of its max_r",
         ),
         ({"privacy": {}}, {}, "has show_no_row = true; set privacy.withhold_rows = true in the run"),
+        (
+            {"privacy": {}, "predictor": BLOCK | {"steps": 0}, "router": BLOCK | {"steps": 0}},
+            {},
+            "differences of the sums that the run's start asks for may show rows",
+        ),
         ({}, {"max_starts": 0}, "has answered the start of 0 runs without noise, its max_starts"),
     ],
 )
@@ -396,6 +490,37 @@ def test_epsilon_is_a_budget_over_all_runs(tmp_path):
     server.refusals.clear()
     assert server.ask("update", 2, 0, again, run="run1") is None
     assert "with this reply ε would be" in server.refusals[0]
+
+
+@pytest.mark.parametrize("gone", [("ledger.jsonl",), ("ledger.jsonl", "ledger.head")])
+def test_a_site_whose_ledger_is_gone_answers_nobody(tmp_path, capsys, gone):
+    """Without both files it began anew, with all of its budgets."""
+    server = Server(tmp_path, small_settings(**SAFE), toy_rows(60, 0.0, False, 0))
+    server.ask("moments", 0, 2, server.start(), view=torch.tensor(0))
+    for name in gone:
+        (server.config.state / name).unlink()
+    for site in (server.site, Site(server.config)):
+        server.site = site
+        server.refusals.clear()
+        assert server.ask("init_private", 0, 0, run="run2") is None
+        assert server.refusals == ["a file of this site cannot be read; see the site's log"]
+    assert "answers nobody until the file is put back" in capsys.readouterr().err
+
+
+def test_the_same_request_of_other_rows_is_another_release(tmp_path):
+    """It was answered, with other noise, and not counted: two replies for the ε of one."""
+    settings = small_settings(algorithm="fedavg", rounds=3, predictor=BLOCK, privacy={"clip": 1.0, "noise": 4.0})
+    server = Server(tmp_path, settings, toy_rows(60, 0.0, False, 0), max_epsilon=epsilon(4.0, 4, 1e-5))
+    sent = server.start() | server.algorithm.predictor.initial() | heads()
+    first = server.ask("update", 1, 0, sent)
+    server.site = Site(server.config)
+    again = server.ask("update", 1, 0, sent)
+    assert all(torch.equal(value, first[name]) for name, value in again.items())
+    assert len(server.site.ledger.entries()) == 1
+    save_rows(tmp_path / "rows.safetensors", *toy_rows(60, 0.0, False, 1))
+    server.site = Site(server.config)
+    assert server.ask("update", 1, 0, sent) is not None
+    assert sum(entry.noised for entry in server.site.ledger.entries()) == 2
 
 
 def test_a_site_with_a_changed_ledger_answers_nobody(tmp_path, capsys):

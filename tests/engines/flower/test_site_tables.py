@@ -9,6 +9,7 @@ pytest.importorskip("flwr", reason="pip install 'fedspm[flower]'")
 
 from fedspm import Federation
 from fedspm.algorithms.fedspm import FedSPM
+from fedspm.base.errors import Refused
 from fedspm.engines.flower.handshake import agreed_task, introduce
 from fedspm.engines.flower.site import Site
 from fedspm.engines.flower.site_data import load_rows, rows_of, save_rows
@@ -59,6 +60,20 @@ def test_sites_agree_on_what_one_machine_agrees_on(wards, tmp_path):
     assert (task.schema, task.shape) == (federation.schema, federation.shape)
     train, _ = engine.grid.sites[10].rows.encoded(federation.classes, task.schema)
     assert torch.equal(train.x.nan_to_num(-1), federation.train[0].x.nan_to_num(-1))
+
+
+def test_a_made_up_schema_does_not_turn_numbers_into_levels(wards, tmp_path):
+    """With a 0 or 1 for every value, the products of features that a start asks for would tell single rows."""
+    federation = Federation.from_arrays(wards)
+    own = federation.schema
+    ages = tuple(str(age) for age in wards["north"][0]["age"])
+    first = own.columns[0].model_copy(update={"kind": "category", "levels": ages})
+    made_up = own.model_copy(update={"columns": (first, *own.columns[1:])})
+    rows = rows_of(federation, 0)
+    assert own.columns[0].name == "age"
+    with pytest.raises(Refused, match="takes the column 'age' for words, and this site has a number there"):
+        rows.encoded(federation.classes, made_up)
+    rows.encoded(federation.classes, own)
 
 
 def test_rows_of_a_table_survive_the_disk(wards, tmp_path):

@@ -24,6 +24,8 @@ from fedspm.federated.settings import Block, Settings
 from fedspm.federated.steps import Step
 from fedspm.nn.row_inversion import layers_on_rows
 
+HIDING = 1.0  # privacy.noise, in units of the longest update
+
 
 class SiteConfig(Strict):
     """site.toml: what a site is called, where its rows are, and what it is willing to do."""
@@ -138,11 +140,11 @@ def broken_terms(config: SiteConfig, algorithm: Algorithm, rows: int, entries: l
         ):
             if wrong:
                 yield f"the run has {found}, too {what} for {own}, whose {key} is {getattr(config, key):g}"
-    if config.show_no_row and not (settings.privacy.withhold_rows or settings.privacy.noise) and _sees_rows(algorithm):
-        yield (
-            f"a first layer of the run sees rows themselves, and its updates may show some: {own} has show_no_row = "
-            "true; set privacy.withhold_rows = true in the run"
-        )
+    if config.show_no_row and not (settings.privacy.withhold_rows or hides_rows(settings)):
+        shown = "a first layer of the run sees rows themselves, and its updates" if _sees_rows(algorithm) else ""
+        shown = shown or ("differences of the sums that the run's start asks for" if _sums_differ(algorithm) else "")
+        if shown:
+            yield f"{shown} may show rows: {own} has show_no_row = true; set privacy.withhold_rows = true in the run"
     planned = planned_steps(algorithm, algorithm.task.names.index(config.name))
     rounds = max((each.times for each in planned if each.step.when == "round"), default=0)
     if (answered := rounds_answered(entries)) + rounds > config.max_rounds:
@@ -159,11 +161,23 @@ def broken_terms(config: SiteConfig, algorithm: Algorithm, rows: int, entries: l
         yield f"after the run ε would be {too_much}"
 
 
+def hides_rows(settings: Settings) -> bool:
+    """Is there so much noise that no row can be read from an update, whatever else it hides? The server chooses how
+    much there is, and a millionth of the clip hides nothing."""
+    return settings.privacy.noise >= HIDING
+
+
 def _sees_rows(algorithm: Algorithm) -> bool:
     """Has any encoder that is trained a linear layer on the rows themselves?"""
     features = math.prod(algorithm.task.shape)
     trained = [encoder for encoder in algorithm.encoders if getattr(algorithm.settings, encoder.role).steps]
     return any(layers_on_rows(encoder.initial(), features) for encoder in trained)
+
+
+def _sums_differ(algorithm: Algorithm) -> bool:
+    """Is any step of the start asked more than once for sums without noise, with contents that the server chooses?"""
+    steps = [step for step in algorithm.steps_in_use().values() if step.when == "start" and step.exact]
+    return any(step.most_times(algorithm) > 1 for step in steps)
 
 
 def require_budget(config: SiteConfig, entries: list[Entry], entry: Entry) -> None:

@@ -25,6 +25,7 @@ from fedspm.base.files import explained, private_folder, read_json, sha256, writ
 from fedspm.federated.accountant import gaussian_epsilon, separation
 
 BEGINNING = "0" * 64  # what stands for the line before the first
+SENT = "shared.safetensors"  # in the folder of every run in which the site was asked for anything
 
 
 @dataclass(frozen=True)
@@ -152,6 +153,8 @@ class Ledger:
     def _locked(self) -> Iterator[None]:
         """By one process at a time; in simulation several have the same site."""
         folder = private_folder(self._lines.parent)
+        if not self._lines.exists() and any(folder.glob(f"*/{SENT}")):
+            raise self._damaged("it is gone, and runs that this site has answered in are still there")
         with explained(folder):
             handle = os.open(folder / "ledger.lock", os.O_RDWR | os.O_CREAT, 0o600)
             if not self._lines.exists():

@@ -41,9 +41,10 @@ def require_due(algorithm: Algorithm, step: Step, turn: int, round: int, client:
         raise Refused(f"this site was not drawn for round {round}, and does not answer the step {step.name!r} in it")
 
 
-def fingerprint(*parts: Tensors) -> str:
-    """Of what a reply follows from: shared state, arguments and private state."""
-    return sha256("".join(sha256(save(plain(part))) for part in parts).encode())[:32]
+def fingerprint(*parts: Tensors, rows: str = "") -> str:
+    """Of what a reply follows from: shared state, arguments and private state, and the rows, by their digest. A site
+    whose rows have changed would answer the same request with something else."""
+    return sha256("".join([*(sha256(save(plain(part))) for part in parts), rows]).encode())[:32]
 
 
 def require_allowed(algorithm: Algorithm, step: Step, known: Collection[Request], request: Request) -> bool:

@@ -20,10 +20,10 @@ from pydantic import ValidationError
 
 from fedspm.algorithms import build_algorithm
 from fedspm.base.errors import DamagedFile, FedSPMError, Refused
-from fedspm.base.tensors import Tensors, moved
+from fedspm.base.tensors import Tensors, moved, tensors_digest
 from fedspm.data.part import Part
 from fedspm.engines.flower import wire
-from fedspm.engines.flower.contract import SiteConfig, broken_terms, require_budget, require_willing
+from fedspm.engines.flower.contract import SiteConfig, broken_terms, hides_rows, require_budget, require_willing
 from fedspm.engines.flower.ledger import Entry, Ledger
 from fedspm.engines.flower.request_guard import fingerprint, require_allowed, require_due
 from fedspm.engines.flower.site_data import SiteRows, load_rows
@@ -31,13 +31,13 @@ from fedspm.engines.flower.site_store import Store, noise_secret
 from fedspm.engines.local import choose_device
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
-from fedspm.federated.gate import require_step, take_step
+from fedspm.federated.gate import layers_seen, require_step, take_step
 from fedspm.federated.replies import Combined, Mean, PerClient, Reply
 from fedspm.federated.settings import Settings
 from fedspm.federated.steps import Step
 from fedspm.federated.task import Task
 from fedspm.federated.transforms import decode
-from fedspm.nn.row_inversion import layers_on_rows, rows_read
+from fedspm.nn.row_inversion import rows_read
 from fedspm.version import __version__
 
 
@@ -48,6 +48,11 @@ class Joined:
     algorithm: Algorithm
     train: Part
     test: Part
+
+    @cached_property
+    def rows_digest(self) -> str:
+        parts = {"train": self.train, "test": self.test}
+        return tensors_digest({f"{kind}.{name}": getattr(part, name) for kind, part in parts.items() for name in "xy"})
 
     def index(self, name: str) -> int:
         return self.algorithm.task.names.index(name)
@@ -121,7 +126,7 @@ class Site:
         arrived, shared = self._shared(run.algorithm, store, tag.turn, header, content)
         arguments = wire.requested(content, wire.ARGUMENTS)
         started, private = store.before(place)
-        request = (tag.turn, step, fingerprint(shared, arguments, private))
+        request = (tag.turn, step, fingerprint(shared, arguments, private, rows=run.rows_digest))
         entries = self.ledger.entries()
         answered = [(entry.turn, entry.step, entry.request) for entry in entries if entry.run == tag.run]
         new = require_allowed(run.algorithm, declared, answered, request)
@@ -145,22 +150,21 @@ class Site:
 
     def _rows_shown(self, run: Joined, step: Step, shared: Tensors, reply: Reply) -> str:
         """Why an update is kept back: a row could be read from it. Empty if none can, or noise hides them."""
-        settings, rows = run.algorithm.settings, run.train.x.flatten(1)
-        if not self.config.show_no_row or settings.privacy.noise:
+        if not self.config.show_no_row or hides_rows(run.algorithm.settings):
             return ""
         decoded = decode(run.algorithm.transforms, step, shared, reply)
         mean = decoded.mean if isinstance(decoded, Combined) else decoded
         sent = mean.as_sent()[1] if isinstance(mean, Mean) else mean.rows.get(self.config.name, {})
-        layers = [names for names in layers_on_rows(shared, rows.shape[1]) if sent.keys() >= set(names)]
-        if not layers:
+        if not sent.keys() & shared.keys():
             return ""
-        x = run.algorithm.standardise(shared, run.train.x).flatten(1).cpu()
-        for weight, bias in layers:
-            change = {name: sent[name].cpu().double() - shared[name].cpu().double() for name in (weight, bias)}
-            if count := len(rows_read(change[weight], change[bias], x)):
+        for layer in layers_seen(run.algorithm, shared, run.train.x):
+            if not sent.keys() >= {layer.weight, layer.bias}:
+                continue
+            if count := len(rows_read(*layer.change(shared, sent), layer.inputs)):
                 return (
-                    f"the update of {weight!r} would show {count} row{'s' * (count > 1)} of this site and is kept back "
-                    "(show_no_row): batches are too small for its rows, or the weights that were sent are made up"
+                    f"the update of {layer.weight!r} would show {count} row{'s' * (count > 1)} of this site and is "
+                    "kept back (show_no_row): batches are too small for its rows, or the weights that were sent are "
+                    "made up"
                 )
         return ""
 

@@ -75,6 +75,8 @@ class SiteRows:
         if (self.columns is None) != (schema is None):
             known = f"the columns {', '.join(schema.names[:12])}" if schema else "columns without names"
             raise Refused(f"the run has {known}, and this site {'none' if schema else 'columns with names'}")
+        if self.columns is not None and schema is not None:
+            _require_own_kinds(self.columns, schema)
         number = torch.tensor([order[label] for label in self.classes.tolist()], dtype=torch.long)
         return self._part(self.train, number, schema), self._part(self.test, number, schema)
 
@@ -83,6 +85,16 @@ class SiteRows:
         if schema is not None and self.columns is not None:
             x = schema.encode(Table(self.columns, x.numpy()), "rows")
         return Part(x, number[part.y])
+
+
+def _require_own_kinds(columns: tuple[Column, ...], schema: TableSchema) -> None:
+    """Refuse a schema that turns this site's numbers into levels, which no agreement does: with a 0 or 1 for every
+    value, products of features would say which values go together in single rows."""
+    own = {column.name: column.kind for column in columns}
+    for column in schema.columns:
+        kind = own.get(column.name, "empty")
+        if column.kind == "category" and kind not in ("category", "empty"):
+            raise Refused(f"the run takes the column {column.name!r} for words, and this site has a {kind} there")
 
 
 def _or_none(labels: Any, like: np.ndarray) -> Any:

@@ -24,6 +24,7 @@ from typing import Any
 from fedspm.base.errors import DamagedFile, Refused
 from fedspm.base.files import private_folder, read_json, write_atomically
 from fedspm.base.tensors import Tensors, read_tensors, tensors_digest, write_tensors
+from fedspm.engines.flower.ledger import SENT
 
 SECRET = 32  # bytes
 TAG = "tag"  # which exchange a file of tensors belongs to, in its metadata
@@ -127,7 +128,7 @@ class Store:
     # -- shared state ------------------------------------------------------------------------------------------------
 
     def keep_shared(self, turn: int, shared: Tensors) -> None:
-        write_tensors(self.folder / "shared.safetensors", shared, {TAG: str(turn)})
+        write_tensors(self.folder / SENT, shared, {TAG: str(turn)})
 
     def shared(self, turn: int) -> Tensors:
         """What the server has sent in this turn."""
@@ -136,7 +137,7 @@ class Store:
 
     def last_shared(self) -> tuple[Tensors, int]:
         """What the server has sent last, and in which turn; -1 if nothing yet."""
-        path = self.folder / "shared.safetensors"
+        path = self.folder / SENT
         if not path.exists():
             return {}, -1
         tensors, metadata = read_tensors(path)

@@ -2,6 +2,7 @@
 
 import logging
 import math
+import warnings
 from collections.abc import AsyncGenerator, Callable
 from dataclasses import dataclass, replace
 from functools import partial
@@ -26,6 +27,7 @@ from fedspm.serve.http.in_flight import Readers
 from fedspm.serve.http.limits import Limits, read_body
 from fedspm.serve.http.problem import HTTPProblem
 
+warnings.filterwarnings("ignore", module=r"PIL\.")  # a file can make it warn of thousands of things, each with a line
 logging.getLogger("python_multipart").setLevel(logging.CRITICAL)  # it logs bytes of what it cannot read
 SHORT, LONG = 32 * 1024, 512 * 1024  # bytes: up to the first read at once, beyond the second by the thread for much
 MANY_PIXELS = 1_000_000  # decoded in some ten milliseconds
