@@ -49,9 +49,10 @@ def test_what_is_said_of_a_column_can_be_typed(tmp_path, name):
     rows = [(*row, j if j else "word") for j, row in enumerate(ROWS)]
     write_csv(tmp_path / "a.csv", rows, (*HEADER, name))
     (problem,) = problems(tmp_path)
-    _, typed = shlex.split(problem[problem.index("--set") : problem.index("; to leave such rows out")])
-    ignored = resolve({"data": {"name": str(tmp_path / "a.csv")}}, parse_assignments([typed])).data.ignore
-    assert problems(tmp_path, ignore=ignored) == []
+    for before, after in (("are names: ", "; to leave the column"), ("the column out: ", "; to leave such rows")):
+        _, typed = shlex.split(problem.partition(before)[2].partition(after)[0])
+        reading = resolve({"data": {"name": str(tmp_path / "a.csv")}}, parse_assignments([typed])).data.reading
+        assert problems(tmp_path, ignore=reading.ignore, categories=reading.categories) == []
 
 
 def test_tables_that_ignore_their_client_column_are_a_client_each(tmp_path):
@@ -164,6 +165,13 @@ def test_broken_tables(tmp_path, content, sentence):
     path.write_bytes(content)
     with pytest.raises(FedSPMError, match=sentence):
         Federation.from_table(path, test_fraction=None)
+
+
+def test_dates_that_a_csv_leaves_open_are_refused(tmp_path):
+    """polars would take 03/04/2020 for April without a word."""
+    rows = [[row[0], "03/04/2020", *row[2:]] for row in ROWS]
+    with pytest.raises(FedSPMError, match="column 'seen' holds dates like '03/04/2020', of which nobody knows whether"):
+        Federation.from_table(write_csv(tmp_path / "t.csv", rows, ["site", "seen", *HEADER[2:]]))
 
 
 def test_parquet_is_checked(tmp_path):

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from fedspm.data.tables.compare import differences
+from fedspm.data.tables.compare import differences, mostly_numbers
 from fedspm.data.tables.table import Table
 
 
@@ -37,3 +37,12 @@ def test_units():
 
 def test_what_only_some_measure():
     assert found("ca", a=[1.0] * 30, b=[None] * 30) == [("missing", {"a": "0%", "b": "100%"})]
+
+
+def test_measurements_that_words_make_a_category():
+    """`<0.3 mg` in a fifth of the rows costs the numbers of all others, which must be said."""
+    crp = [f"{number / 10}" for number in range(1, 61)]
+    tables = {"a": Table.of({"crp": [*crp, *["low"] * 15], "stage": ["1", "2", "x"] * 25}, "a")}
+    (sentence,) = mostly_numbers(tables)
+    assert sentence.startswith("column 'crp' is a category because 15 of its 75 values are no numbers, 'low'")
+    assert not [*mostly_numbers(tables, chosen=["crp"])]

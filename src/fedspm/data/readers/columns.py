@@ -11,7 +11,7 @@ from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
 from fedspm.data.images import ENDINGS, image_size, read_images
-from fedspm.data.readers.draft import Draft, ReadOptions, bare, ignoring, listed, text_of, texts_of
+from fedspm.data.readers.draft import Draft, ReadOptions, as_category, bare, ignoring, listed, text_of, texts_of
 from fedspm.data.tables.cells import BadCells
 from fedspm.data.tables.table import Table, read_columns
 
@@ -136,8 +136,8 @@ def _read(
         bad: set[int] = set()  # rows, counted from one, with a cell that cannot be read
 
         def problem(name: str, why: FedSPMError) -> None:
-            fix = "correct it, empty the cell, or leave the column out"
-            sentence = f"{frame.where}: column {name!r} {why}; {fix}: {ignoring(name)}"
+            fix = f"; correct it or empty the cell; {as_category(name)}" if isinstance(why, BadCells) else ""
+            sentence = f"{frame.where}: column {name!r} {why}{fix}; to leave the column out: {ignoring(name)}"
             if isinstance(why, BadCells):
                 draft.fault(sentence, len(set(why.rows) - bad))
                 bad.update(why.rows)

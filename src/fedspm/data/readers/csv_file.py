@@ -110,9 +110,8 @@ def _table(rows: Rows, names: list[str], text: Collection[str]) -> "polars.DataF
         "schema_overrides": as_text,
         "infer_schema_length": GUESSED,
         "decimal_comma": rows.separator != ",",
-        "try_parse_dates": True,
     }
-    words = options | {"infer_schema": False, "try_parse_dates": False, "decimal_comma": False}
+    words = options | {"infer_schema": False, "decimal_comma": False}
     table = _read(rows.content, options)
     if table is None:
         table = _read(rows.content, words | {"schema_overrides": None})

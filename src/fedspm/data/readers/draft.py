@@ -126,8 +126,17 @@ class Draft:
 
 def ignoring(column: str) -> str:
     """How to leave a column out, as it can be typed."""
+    return _assigned("data.ignore", column)
+
+
+def as_category(column: str) -> str:
+    """What to do if it was meant to hold words."""
+    return f"if its values are names: {_assigned('data.categories', column)}"
+
+
+def _assigned(key: str, column: str) -> str:
     value = json.dumps([column], ensure_ascii=False) if "," in column else column
-    return f"--set {quote(f'data.ignore={value}')}"
+    return f"--set {quote(f'{key}={value}')}"
 
 
 def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:

@@ -3,15 +3,18 @@
 It looks at all rows of all clients, so it is for data on one machine: `fedspm data check`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedspm.data.tables.cells import numbers_of
 from fedspm.data.tables.table import Column, Table, levels_of
 
 STAND_INS = (0, -1, -9, -99, -999, 9, 99, 999, 9999)  # numbers that people write for "unknown"
 DISTINCT = 10  # values from which numbers are measurements
+MANY_NUMBERS = 20  # distinct ones, which are more than the levels of a category are
 GAP = 10  # times the usual distance between values: a number so far from all others is none of them
 OFTEN = 0.01  # share of rows, and
 TIMES = 3  # rows that hold such a number
@@ -27,6 +30,26 @@ class Difference:
     column: str
     what: str
     clients: dict[str, str]  # what each has
+
+
+def mostly_numbers(tables: Mapping[str, Table], chosen: Collection[str] = ()) -> Iterator[str]:
+    """Categories that nobody chose and of which most cells are numbers, many different ones."""
+    counts: dict[str, Counter[str]] = {}
+    for table in tables.values():
+        for column, values in table:
+            if column.kind == "category" and column.name not in chosen:
+                levels, codes = levels_of(column, values)
+                often = np.bincount(codes[codes >= 0], minlength=len(levels)).tolist()
+                counts.setdefault(column.name, Counter()).update(dict(zip(levels, often, strict=True)))
+    for name, often in counts.items():
+        held = [level for level, count in often.items() if count]
+        words = [level for level, number in zip(held, numbers_of(held), strict=True) if np.isnan(number)]
+        rows = sum(often[level] for level in words)
+        if words and len(held) - len(words) >= MANY_NUMBERS and 2 * rows < often.total():
+            yield (
+                f"column {name!r} is a category because {rows:,} of its {often.total():,} values are no numbers, "
+                f"{words[0]!r} for instance: if it measures something, write numbers or nothing there"
+            )
 
 
 Values = dict[str, np.ndarray]  # a column at every client, without what is missing
@@ -99,10 +122,6 @@ def _stand_ins(name: str, known: Values) -> Iterator[Difference]:
             yield Difference(
                 name, f"is {number}, far from all others", _by_client(share, lambda is_: f"{is_.mean():.0%}")
             )
-
-
-def _percent(held: np.ndarray) -> str:
-    return f"{held.mean():.0%}"
 
 
 def _units(name: str, known: Values) -> Iterator[Difference]:
