@@ -105,7 +105,27 @@ def test_a_level_that_nobody_had_counts_as_missing_where_there_is_no_other():
 
 def test_clients_with_few_rows_tell_kinds_only():
     (summary,) = summarise(Table.of({"sex": ["m", "f", "f"]}, "x"), 10)
-    assert summary.model_dump(exclude_defaults=True) == {"name": "sex", "kind": "category"}
+    assert summary.model_dump(exclude_defaults=True) == {"name": "sex", "kind": "category", "few": True}
+
+
+def test_a_client_with_few_rows_does_not_keep_what_tells_nothing():
+    """A hospital with three rows can say neither that a column is constant nor that it identifies rows."""
+
+    def rows(n):
+        age = np.arange(n) % 37 + 20.0
+        unit = {"unit": ["mg"] * n, "age": age, "also age": age}
+        return unit | {"pid": [f"P{j}" for j in range(n)], "note": [f"no {j}" for j in range(n)]}
+
+    for n in (3, 15):
+        schema = agreed(rows(80), rows(n), rows(60))
+        assert schema.names == ("age",)
+        assert set(schema.dropped) == {"unit", "also age", "pid", "note"}
+
+
+def test_numbers_that_repeat_at_one_client_identify_nobody():
+    schema = agreed({"ward no": np.arange(50.0)}, {"ward no": np.arange(50.0) % 5})
+    assert schema.names == ("ward no",)
+    assert agreed({"USUBJID": np.arange(50.0), "age": np.arange(50.0)}).dropped.keys() == {"USUBJID"}
 
 
 def test_numbers_here_and_words_there_are_a_category():
