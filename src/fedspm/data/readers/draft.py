@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
+from fedspm.base.layers import parse_assignments
 from fedspm.data.tables.table import Table, joined
 
 Labelled = tuple[Tensor | np.ndarray | Table, np.ndarray]  # x and its labels
@@ -126,17 +127,24 @@ class Draft:
 
 def ignoring(column: str) -> str:
     """How to leave a column out, as it can be typed."""
-    return _assigned("data.ignore", column)
+    return _assigned("data.ignore", [column])
 
 
 def as_category(column: str) -> str:
     """What to do if it was meant to hold words."""
-    return f"if its values are names: {_assigned('data.categories', column)}"
+    return f"if its values are names: {_assigned('data.categories', [column])}"
 
 
-def _assigned(key: str, column: str) -> str:
-    value = json.dumps([column], ensure_ascii=False) if "," in column else column
-    return f"--set {quote(f'{key}={value}')}"
+def leaving_out(clients: Sequence[str]) -> str:
+    """How to leave clients out, as it can be typed."""
+    return _assigned("data.without", clients)
+
+
+def _assigned(key: str, names: Sequence[str]) -> str:
+    text = ",".join(names)
+    if any("," in name for name in names) or parse_assignments([f"name={text}"]) != {"name": text}:
+        text = json.dumps(names, ensure_ascii=False)
+    return f"--set {quote(f'{key}={text}')}"
 
 
 def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:
