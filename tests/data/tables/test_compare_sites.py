@@ -14,8 +14,18 @@ def found(column, **clients):
 def test_spellings():
     assert found("sex", a=["m", "f"] * 9, b=["M", "f"] * 9) == [("spelt in several ways", {"a": "m", "b": "M"})]
     assert found("sex", a=["m", "f"] * 9, b=["f", "m"] * 9) == []
-    ((what, clients), *_) = found("sex", a=["m", "f"] * 9, b=["1", "two"] * 9)
-    assert (what, clients) == ("no level of a elsewhere", {"a": "f, m", "b": "1, two"})
+    ((what, clients),) = found("sex", a=["m", "f"] * 9, b=["1", "two"] * 9)
+    assert (what, clients) == ("no level in common", {"a": "f, m", "b": "1, two"})
+    ((what, clients),) = found("sex", a=["m", "f"] * 9, b=["1", "two"] * 9, c=["m"] * 9)
+    assert (what, clients) == ("no level of b elsewhere", {"a": "f, m", "b": "1, two", "c": "m"})
+
+
+def test_what_identifies_rows_is_not_compared():
+    names = [f"P{number}" for number in range(120)]
+    assert found("patient", a=names[:60], b=names[60:]) == []
+    assert found("rownames", a=range(1, 60), b=range(1000, 1100)) == []
+    ((_, clients),) = found("town", a=["Saint-Germain-en-Laye", "x"] * 9, b=["y"] * 9)
+    assert clients["a"] == "Saint-Germain-e…, x"
 
 
 def test_zeros_for_missing_values():

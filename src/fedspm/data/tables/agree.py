@@ -52,7 +52,7 @@ def summarise(table: Table, min_count: int) -> tuple[ColumnSummary, ...]:
     first: dict[tuple[Kind, tuple[str, ...], bytes], str] = {}
     found = []
     for column, values in table:
-        said: dict[str, Any] = {"few": not enough, "identifier": _identifies(column, values[~np.isnan(values)])}
+        said: dict[str, Any] = {"few": not enough, "identifier": identifies(column, values[~np.isnan(values)])}
         if enough:
             said |= _shown(column, values, min_count)
         elif not said["identifier"]:
@@ -83,7 +83,7 @@ def _shown(column: Column, values: np.ndarray, min_count: int) -> dict[str, Any]
     return said
 
 
-def _identifies(column: Column, known: np.ndarray) -> bool | None:
+def identifies(column: Column, known: np.ndarray) -> bool | None:
     """Words that hardly repeat; numbers that hardly repeat and are whole, in a column that is called like one. The
     index that programs write before the first column has no name, or one that says so. None if too few values cannot
     tell."""

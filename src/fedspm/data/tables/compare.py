@@ -9,6 +9,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from fedspm.data.tables.agree import identifies
 from fedspm.data.tables.cells import numbers_of
 from fedspm.data.tables.table import Column, Table, levels_of
 
@@ -20,7 +21,7 @@ OFTEN = 0.01  # share of rows, and
 TIMES = 3  # rows that hold such a number
 FACTOR = 5  # between medians, from which units are doubted
 MOSTLY, HARDLY = 0.5, 0.1  # shares of missing values, between two clients
-SHOWN = 6  # levels in a cell
+SHOWN, LONGEST = 6, 16  # levels in a cell, and characters of one
 
 
 @dataclass(frozen=True)
@@ -64,6 +65,8 @@ def differences(tables: Mapping[str, Table]) -> list[Difference]:
         cells = {client: table.values[:, table.names.index(name)] for client, table in here.items()}
         known = {client: values[~np.isnan(values)] for client, values in cells.items()}
         found += _missing(name, cells)
+        if {identifies(columns[client], values) for client, values in known.items()} - {None} == {True}:
+            continue
         if any(column.kind == "category" for column in columns.values()):
             found += _levels(name, columns, cells)
         elif all(column.kind in ("number", "empty") for column in columns.values()):
@@ -96,14 +99,19 @@ def _levels(name: str, columns: Mapping[str, Column], cells: Values) -> Iterator
         if len(spellings[same]) > 1:
             mine = {client: _few(levels & spellings[same]) for client, levels in held.items()}
             yield Difference(name, "spelt in several ways", mine)
+    held = {client: levels for client, levels in held.items() if levels}
+    alone = []
     for client, levels in held.items():
-        others = set().union(*(each for other, each in held.items() if other != client))
-        if levels and others and not {level.casefold() for level in levels} & {level.casefold() for level in others}:
-            yield Difference(name, f"no level of {client} elsewhere", {each: _few(held[each]) for each in held})
+        others = {level.casefold() for other, each in held.items() if other != client for level in each}
+        if others and not {level.casefold() for level in levels} & others:
+            alone.append(client)
+    if alone:
+        what = "no level in common" if len(alone) == len(held) else f"no level of {', '.join(alone)} elsewhere"
+        yield Difference(name, what, {each: _few(held.get(each, set())) for each in columns})
 
 
 def _few(levels: set[str]) -> str:
-    shown = sorted(levels)
+    shown = [level if len(level) <= LONGEST else level[: LONGEST - 1] + "…" for level in sorted(levels)]
     return ", ".join(shown[:SHOWN]) + (", …" if len(shown) > SHOWN else "") if shown else "–"
 
 
