@@ -11,7 +11,7 @@ import pytest
 from fedspm import Federation
 from fedspm.base.errors import FedSPMError
 from fedspm.base.layers import parse_assignments
-from fedspm.data.readers.detect import read_path
+from fedspm.data.readers.detect import read_path, read_queries_table
 from fedspm.data.readers.draft import ReadOptions, as_kind, natural
 from fedspm.runs.config import resolve
 from own_data import HEADER, ROWS, problems, write_csv
@@ -228,3 +228,23 @@ def test_a_folder_cannot_take_the_name_of_a_data_set(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("fashion-sample", "arrays"):
         assert resolve({"data": {"name": name}}).data.path is None
+
+
+def test_every_bad_row_is_listed_with_its_number_in_the_file(tmp_path):
+    lines = [",".join(map(str, row)) for row in ROWS]
+    lines[3] += ",one too many"
+    lines[6] = "nord"
+    lines[8] = lines[8].replace("38", "3x")
+    lines[9] = lines[9].rpartition(",")[0] + ","
+    (tmp_path / "t.csv").write_text("\n".join([",".join(HEADER), *lines]), encoding="utf-8")
+    found = problems(tmp_path / "t.csv")
+    wanted = ["row 4 has 5 cells", "row 7 has 1 cells", "row 10 has no label", "column 'age' holds '3x' in row 9,"]
+    assert len(found) == 4
+    for sentence, words in zip(found, wanted, strict=True):
+        assert words in sentence
+        assert "--set data.skip=true" in sentence
+    draft = read_path(tmp_path / "t.csv", ReadOptions(skip=True))
+    assert len(draft.train["nord"][1]) == 6
+    assert sum(draft.skipped.values()) == 4
+    with pytest.raises(FedSPMError, match=r"row 4 has 5 cells, the header names 4 columns$"):
+        read_queries_table(tmp_path / "t.csv", None)

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +34,15 @@ class Frame:
     split: str | None = None
     folder: Path | None = None  # where image paths start
     class_names: Sequence[str] | None = None  # of labels that are numbers
+    ragged: Mapping[int, str] = field(default_factory=dict)  # rows of the file that are not here, and why
+
+    def numbers(self, rows: Sequence[int]) -> list[int]:
+        """The numbers in the file of rows that are here; both are counted from one."""
+        if not self.ragged:
+            return list(rows)
+        last = max([*rows, *self.ragged]) + len(self.ragged)
+        here = [number for number in range(1, last + 1) if number not in self.ragged]
+        return [here[row - 1] for row in rows]
 
 
 def read_frames(draft: Draft, frames: Sequence[Frame], how: ReadOptions) -> Draft:
@@ -41,6 +50,8 @@ def read_frames(draft: Draft, frames: Sequence[Frame], how: ReadOptions) -> Draf
     roles, features = _roles(draft, frames[0], how)
     complete = []
     for frame in frames:
+        for sentence in frame.ragged.values():
+            draft.fault(sentence)
         if lacking := [name for name in (*roles.values(), *features) if name not in frame.columns]:
             draft.problems.append(f"{frame.where} has no column {lacking[0]!r}, which {frames[0].where} has")
         elif "label" in roles and ("client" in roles or frame.client is not None):
@@ -111,12 +122,14 @@ def _read(
     size: tuple[int, int],
     how: ReadOptions,
 ) -> None:
-    labels = draft.labels(_named(frame, frame.columns[roles["label"]]), f"{frame.where}, column {roles['label']!r}")
+    named = _named(frame, frame.columns[roles["label"]])
+    labels = draft.labels(named, f"{frame.where}, column {roles['label']!r}", frame.numbers)
     clients = [frame.client or ""] * len(labels)
     if frame.client is None:
         clients = [text or "" for text in texts_of(frame.columns[roles["client"]])]
         if missing := [j + 1 for j, name in enumerate(clients) if not name]:
-            draft.fault(f"{frame.where}, column {roles['client']!r}: {listed(missing)} no client", len(missing))
+            rows_here = listed(frame.numbers(missing))
+            draft.fault(f"{frame.where}, column {roles['client']!r}: {rows_here} no client", len(missing))
     splits = _splits(draft, frame, roles, len(labels))
     if not len(labels):
         draft.problems.append(f"{frame.where} has no rows")
@@ -137,7 +150,8 @@ def _read(
 
         def problem(name: str, why: FedSPMError) -> None:
             fix = f"; correct it or empty the cell; {as_category(name)}" if isinstance(why, BadCells) else ""
-            sentence = f"{frame.where}: column {name!r} {why}{fix}; to leave the column out: {ignoring(name)}"
+            said = why.sentence(frame.numbers(why.rows)) if isinstance(why, BadCells) else why
+            sentence = f"{frame.where}: column {name!r} {said}{fix}; to leave the column out: {ignoring(name)}"
             if isinstance(why, BadCells):
                 draft.fault(sentence, len(set(why.rows) - bad))
                 bad.update(why.rows)

@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -100,11 +100,14 @@ class Draft:
             return joined(one[0], other[0], self.where), labels
         return torch.cat([torch.as_tensor(x) for x in (one[0], other[0])]), labels
 
-    def labels(self, values: Iterable[Any], where: str) -> np.ndarray:
-        """Labels as text; rows without one, or with a measurement in its place, are a problem."""
+    def labels(
+        self, values: Iterable[Any], where: str, numbers: Callable[[Sequence[int]], Sequence[int]] = list
+    ) -> np.ndarray:
+        """Labels as text; rows without one, or with a measurement in its place, are a problem. `numbers` are those
+        that rows have for a reader."""
         texts = texts_of(values)
         if missing := [j + 1 for j, text in enumerate(texts) if text is None]:
-            self.fault(f"{where}: {listed(missing)} no label; label it or leave it out", len(missing))
+            self.fault(f"{where}: {listed(numbers(missing))} no label; label it or leave it out", len(missing))
         if odd := next((text for text in set(texts) if text and re.fullmatch(r"-?\d*[.,]\d*[1-9]\d*", text)), None):
             self.problems.append(f"{where}: {odd} is not a label: labels are whole numbers or words")
         return np.array([text or "" for text in texts], dtype=str)

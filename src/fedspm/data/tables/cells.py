@@ -41,9 +41,15 @@ class Cells:
 class BadCells(FedSPMError):
     """A few cells of a column cannot be read; `cells` has the others."""
 
-    def __init__(self, why: str, rows: list[int], cells: Cells):
+    def __init__(self, what: str, why: str, rows: list[int], cells: Cells):
+        self.what, self.why = what, why
         self.rows, self.cells = rows, cells  # rows are counted from one
-        super().__init__(why)
+        super().__init__(self.sentence(rows))
+
+    def sentence(self, rows: Sequence[int]) -> str:
+        """With these numbers for the rows: in a file others may come before them."""
+        more = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
+        return f"{self.what} in row {rows[0]}{more}{self.why}"
 
 
 def read_cells(values: Any, category: bool = False) -> Cells | np.ndarray:
@@ -142,10 +148,8 @@ def _plain_numbers(texts: polars.Series) -> polars.Series:
 
 
 def _stray(series: polars.Series, odd: np.ndarray, others: str, cells: Cells) -> BadCells:
-    rows = np.flatnonzero(odd) + 1
-    many = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
-    why = f"holds {series[int(rows[0]) - 1]!r} in row {rows[0]}{many}, where all others are {others}"
-    return BadCells(why, rows.tolist(), cells)
+    rows = (np.flatnonzero(odd) + 1).tolist()
+    return BadCells(f"holds {series[rows[0] - 1]!r}", f", where all others are {others}", rows, cells)
 
 
 def _require_one_meaning(texts: polars.Series) -> None:
@@ -204,8 +208,7 @@ def _floats(series: polars.Series, check: bool = True) -> np.ndarray:
 def _within_32_bits(array: np.ndarray) -> np.ndarray:
     if len(rows := np.flatnonzero(np.abs(array) > LARGEST)):
         array[rows] = np.nan
-        why = f"has no finite 32-bit number in row {rows[0] + 1}"
-        raise BadCells(why, (rows + 1).tolist(), Cells("number", array))
+        raise BadCells("has no finite 32-bit number", "", (rows + 1).tolist(), Cells("number", array))
     return array
 
 
