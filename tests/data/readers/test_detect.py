@@ -248,3 +248,16 @@ def test_every_bad_row_is_listed_with_its_number_in_the_file(tmp_path):
     assert sum(draft.skipped.values()) == 4
     with pytest.raises(FedSPMError, match=r"row 4 has 5 cells, the header names 4 columns$"):
         read_queries_table(tmp_path / "t.csv", None)
+
+
+@pytest.mark.parametrize("has", ["first", "second"])
+def test_a_column_that_one_table_lacks_is_refused_wherever_it_is(tmp_path, has):
+    """Not left out because the hospital that comes first in the alphabet lacks it."""
+    lacks = {"first": "second", "second": "first"}[has]
+    write_csv(tmp_path / f"{has}.csv", [[j, *row[1:]] for j, row in enumerate(ROWS)], ["", *HEADER[1:]])
+    write_csv(tmp_path / f"{lacks}.csv", [row[2:] for row in ROWS], HEADER[2:])
+    (problem,) = problems(tmp_path)
+    assert f"{lacks}.csv has no column 'age', which {tmp_path / has}.csv has; add it" in problem
+    assert problem.endswith("or leave it out everywhere: --set data.ignore=age")
+    assert problems(tmp_path, ignore=("age",)) == []
+    assert "no column 'agee' to ignore" in problems(tmp_path, ignore=("age", "agee"))[0]

@@ -1,7 +1,7 @@
 """Columns with names, of a table or a data set in memory: which is the client, the label, the image, a feature."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -12,6 +12,7 @@ from torch import Tensor
 from fedspm.base.errors import FedSPMError
 from fedspm.data.images import ENDINGS, image_size, read_images
 from fedspm.data.readers.draft import Draft, ReadOptions, as_category, bare, ignoring, listed, text_of, texts_of
+from fedspm.data.tables.agree import UNNAMED
 from fedspm.data.tables.cells import BadCells
 from fedspm.data.tables.table import Table, read_columns
 
@@ -47,13 +48,18 @@ class Frame:
 
 def read_frames(draft: Draft, frames: Sequence[Frame], how: ReadOptions) -> Draft:
     """Find the roles of the columns in the first frame, then read all of them."""
-    roles, features = _roles(draft, frames[0], how)
+    ignored = {name for frame in frames for name in frame.columns if name in how.ignore}
+    roles, features = _roles(draft, frames[0], how, ignored)
+    everywhere = set(frames[0].columns).intersection(*(frame.columns for frame in frames))
+    features = [name for name in features if name in everywhere or not UNNAMED.match(name)]  # an index is left out
     complete = []
     for frame in frames:
         for sentence in frame.ragged.values():
             draft.fault(sentence)
         if lacking := [name for name in (*roles.values(), *features) if name not in frame.columns]:
-            draft.problems.append(f"{frame.where} has no column {lacking[0]!r}, which {frames[0].where} has")
+            draft.problems.append(_only_in(lacking[0], frames[0], frame, features))
+        elif features and (more := _more_than(frames[0], frame, how)):
+            draft.problems.append(_only_in(more[0], frame, frames[0], more))
         elif "label" in roles and ("client" in roles or frame.client is not None):
             complete.append(frame)
     sources = [_sources(frame, frame.columns[roles["image"]]) if "image" in roles else None for frame in complete]
@@ -63,11 +69,26 @@ def read_frames(draft: Draft, frames: Sequence[Frame], how: ReadOptions) -> Draf
     return draft.finish()
 
 
-def _roles(draft: Draft, frame: Frame, how: ReadOptions) -> tuple[dict[str, str], list[str]]:
+def _more_than(first: Frame, frame: Frame, how: ReadOptions) -> list[str]:
+    """Columns of a frame that the first lacks and that could be features."""
+    usual = USUAL["client"] if frame.client is not None else ()
+    return [
+        name
+        for name in frame.columns
+        if name not in (*first.columns, *how.ignore) and name.lower() not in usual and not UNNAMED.match(name)
+    ]
+
+
+def _only_in(name: str, here: Frame, there: Frame, features: Sequence[str]) -> str:
+    fix = f"; add it, empty if need be, or leave it out everywhere: {ignoring(name)}" if name in features else ""
+    return f"{there.where} has no column {name!r}, which {here.where} has{fix}"
+
+
+def _roles(draft: Draft, frame: Frame, how: ReadOptions, ignored: Collection[str]) -> tuple[dict[str, str], list[str]]:
     """Role → column, and what is left as features; several columns that fit are a problem, not a guess."""
     names = [name for name in frame.columns if name not in how.ignore]
     newcomer = how.client is not None  # whose table need not have all that those of the others have
-    for unknown in [name for name in how.ignore if name not in frame.columns and not newcomer]:
+    for unknown in [name for name in how.ignore if name not in ignored and not newcomer]:
         draft.problems.append(f"{frame.where} has no column {unknown!r} to ignore; {_known(frame, unknown)}")
     given = {"client": frame.client, "split": frame.split}
     roles: dict[str, str] = {}
