@@ -191,6 +191,13 @@ def test_kinds_of_columns(cells, kind, values):
     assert [None if np.isnan(value) else value for value in table.values[:, 0].tolist()] == values
 
 
+def test_what_a_column_of_pandas_may_hold():
+    months = pandas.Series(pandas.period_range("1970-01", periods=3, freq="M"))
+    assert Table.of({"month": months}, "x").values[:, 0].tolist() == [0, 31, 59]
+    with pytest.raises(FedSPMError, match="column 'z' holds complex; give numbers, words"):
+        Table.of({"z": pandas.Series([1j, 2j])}, "x")
+
+
 def test_mistakes_among_dates_are_found_with_their_rows():
     with pytest.raises(FedSPMError, match="column 'seen' holds '2020-13-01' in row 12, where all others are dates"):
         Table.of({"seen": [f"2020-01-{day:02d}" for day in range(1, 12)] + ["2020-13-01"]}, "x")

@@ -71,6 +71,8 @@ def read_cells(values: Any, category: bool = False) -> Cells | np.ndarray:
     elif kind == polars.Boolean or kind.is_numeric():
         cells = Cells("boolean" if kind == polars.Boolean else "number", _floats(series))
         return _category_of_numbers(cells) if category else cells
+    if kind == polars.Object:
+        raise FedSPMError(f"holds {type(series[0]).__name__}; give numbers, words, truth values or dates")
     return _of_texts(series.cast(polars.String), category)
 
 
@@ -242,6 +244,8 @@ def _of_pandas(values: Any) -> Any:
     kind, numeric = str(values.dtype), getattr(values.dtype, "kind", "O") in "iuf"
     if kind == "category":
         return polars.Series([*_known(values)], dtype=polars.String).cast(polars.Categorical)
+    if kind.startswith("period"):
+        values, kind = values.dt.to_timestamp(), "datetime64"
     if kind.startswith("datetime64"):
         utc = values.dt.tz_convert("UTC").dt.tz_localize(None) if values.dt.tz else values
         return utc.to_numpy().astype("datetime64[us]")
