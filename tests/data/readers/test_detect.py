@@ -261,3 +261,11 @@ def test_a_column_that_one_table_lacks_is_refused_wherever_it_is(tmp_path, has):
     assert problem.endswith("or leave it out everywhere: --set data.ignore=age")
     assert problems(tmp_path, ignore=("age",)) == []
     assert "no column 'agee' to ignore" in problems(tmp_path, ignore=("age", "agee"))[0]
+
+
+def test_separators_at_the_end_of_every_line_are_no_columns(tmp_path):
+    path = write_csv(tmp_path / "t.csv", [[*row, "", ""] for row in ROWS], [*HEADER, "", ""], delimiter=";")
+    assert problems(path) == []
+    path = write_csv(tmp_path / "t.csv", [[*row, j, j] for j, row in enumerate(ROWS)], [*HEADER, "", ""])
+    with pytest.raises(FedSPMError, match="2 columns are called ''"):
+        read_path(path, ReadOptions())

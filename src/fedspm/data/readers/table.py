@@ -115,9 +115,16 @@ def _named(path: Path, text: Collection[str], skip: Skip | None) -> dict[str, Co
             f"{path} is not a whole {(ending or '')[1:]} file, it is damaged or cut off: {str(error).splitlines()[0]}"
         ) from error
     names = names or [name.strip() for name in table.columns]
+    pairs = [(name, cells) for name, cells in zip(names, table.get_columns(), strict=True) if name or not _empty(cells)]
+    names = [name for name, _ in pairs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise FedSPMError(f"{path}: {names.count(twice[0])} columns are called {twice[0]!r}; names must differ")
-    return dict(zip(names, table.get_columns(), strict=True))
+    return dict(pairs)
+
+
+def _empty(cells: "polars.Series") -> bool:
+    """As spreadsheets write columns beyond the last."""
+    return cells.null_count() == len(cells)
 
 
 def _excel(path: Path) -> "polars.DataFrame":
