@@ -4,6 +4,7 @@ import subprocess
 import sys
 
 import numpy as np
+import pandas
 import pytest
 import sklearn
 import torch
@@ -178,3 +179,14 @@ def test_a_data_frame_goes_by_its_names_with_and_without_sites(rows, named):
     assert list(model.feature_names_in_) == list("abcdef")
     np.testing.assert_array_equal(model.predict_proba(frame.select(list("fedcba"))), model.predict_proba(frame))
     assert model.client_names_ == (list(dict.fromkeys(sites.tolist())) if named else ["all"])
+
+
+@pytest.mark.parametrize("gone", [None, np.nan, pandas.NA])
+def test_rows_without_a_label_or_a_site_are_named(rows, gone):
+    x, y, sites = rows
+    labels, places = pandas.Series(y, dtype=object), pandas.Series(sites, dtype=object)
+    labels[3] = places[4] = gone
+    with pytest.raises(FedSPMError, match="y has no label in row 4"):
+        FederatedClassifier(rounds=1).fit(pandas.DataFrame(x, columns=list("abcdef")), labels, sites=sites)
+    with pytest.raises(FedSPMError, match="sites has missing values"):
+        FederatedClassifier(rounds=1).fit(x, y, sites=places)

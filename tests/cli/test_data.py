@@ -139,12 +139,18 @@ def test_a_natural_federation_trains_and_says_what_is_absent(tmp_path):
 
 
 def test_check_and_train_say_the_same_of_a_client_with_fewer_rows_than_components(tmp_path):
-    rows = [f"north,{k % 7},{k % 5},{k % 2}" for k in range(40)] + [f"south,{k},{k % 3},{k % 2}" for k in range(3)]
+    rows = [f"{name},{k % 7},{k % 5},{k % 2}" for name in ("north", "east") for k in range(40)]
+    rows += [f"{name},{k},{k % 3},{k % 2}" for name in ("south", 4) for k in range(3)]
     table = tmp_path / "few.csv"
     table.write_text("\n".join(["client,a,b,label", *rows]))
     refused = fedspm("data", "check", table, check=False)
     assert refused.returncode == 1
     assert "client 'south' has 2 training rows, fewer than the 3 components" in refused.stdout
+    typed = shlex.split(refused.stdout.partition("leave the client out (")[2].partition(")")[0])
+    assert fedspm("data", "check", table, *typed).returncode == 0
+    assert fedspm("data", "check", table, "--set", "data.without=4", "--set", "components=2").returncode == 0
+    unknown = fedspm("data", "check", table, "--set", "data.without=west", check=False).stdout
+    assert "there is no client 'west'; the clients are 4, east, north, south" in unknown
     assert fedspm("data", "check", table, "--set", "components=2").returncode == 0
     trained = fedspm("train", "--data", table, "--components", 2, "--rounds", 1, "--out", tmp_path / "run")
     assert "warning: client 'south' has 2 training rows: too few" in trained.stderr

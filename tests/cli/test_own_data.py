@@ -9,6 +9,7 @@ from typer.testing import CliRunner
 
 from commands import fedspm
 from fedspm.base.errors import FedSPMError
+from fedspm.cli import data_check
 from fedspm.cli.app import app
 
 SMALL = "--components 2 --workers 1 --set em.hold=1 --set predictor.steps=2 --set router.steps=2"
@@ -130,3 +131,17 @@ def test_plot(tmp_path):
     assert "ankle boot" in labels
     assert "× 0.5" in (tmp_path / "p" / "shifts.svg").read_text()
     assert "give numbers with commas" in typed("data", "plot", "--alpha-inter", "0.5,zero", code=1)
+
+
+def test_columns_that_differ_can_be_read_on_a_narrow_terminal(tmp_path, monkeypatch):
+    """Names of columns and clients stay, however long the levels are."""
+    rows = [f"{place},{place} {k % 3} with a very long name of a level,{k % 2}" for place in "abc" for k in range(90)]
+    path = tmp_path / "t.csv"
+    path.write_text("\n".join(["site,a_column_with_a_long_name,label", *rows]))
+    monkeypatch.setattr(data_check.console, "width", 60)
+    monkeypatch.setattr(data_check, "PIPE", 60)
+    text = typed("data", "check", path)
+    table = text[text.index("columns that differ") :]
+    assert "no level in" in table
+    for word in ("a_column", "client", "│      a │", "│      c │"):
+        assert word in table, table

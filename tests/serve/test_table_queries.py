@@ -1,10 +1,14 @@
 """Rows of mixed columns through the service: words, truth values, dates and missing values by name."""
 
+import json
+import shlex
+
 import numpy as np
 import pandas
 import pytest
 
 from fedspm import Federation
+from fedspm.cli.serve import _how_to_ask
 from fedspm.runs.folder import Run
 from fedspm.serve.bundle import load_router
 from fedspm.serve.export import export
@@ -72,3 +76,18 @@ def test_rows_without_names_are_refused(wards):
     reply = posted(wards[1], [60.0, 1.0, 1.0, 5.0, 18000.0])
     assert reply.status_code == 422
     assert "give rows with names of columns: age, sex, smoker, sugar, seen" in reply.json()["error"]
+
+
+def test_the_command_that_serve_prints_can_be_typed(wards):
+    """Words, dates and missing values are asked for by name, as the service takes them."""
+    _, bundle = wards
+    run = Run.open(bundle.parent / "run")
+    samples = bundle.parent / "samples"
+    samples.mkdir()
+    (samples / "queries.csv").write_text("seen,age,sex,smoker,sugar\n2020-02-25 00:00:00,61.5,M,True,\n")
+    command, _ = _how_to_ask(samples, run.task.schema, "http://127.0.0.1:8000/v1/predict", with_token=False)
+    words = shlex.split(command.removesuffix("\\"))
+    body = words[words.index("-d") + 1]
+    assert json.loads(body)["x"]["sugar"] is None
+    reply = posted(bundle, json.loads(body)["x"])
+    assert reply.status_code == 200, reply.text

@@ -11,7 +11,10 @@ from fedspm.base.errors import FedSPMError
 
 
 def _split(names: Any) -> Any:
-    return [name.strip() for name in names.split(",")] if isinstance(names, str) else names
+    if isinstance(names, str):
+        return [name.strip() for name in names.split(",")]
+    listed = names if isinstance(names, list | tuple) else [names]
+    return [str(name) if type(name) in (int, float) else name for name in listed]  # --set data.without=4
 
 
 Names = Annotated[tuple[str, ...], BeforeValidator(_split)]  # a list, or a text with commas

@@ -9,7 +9,7 @@ import typer
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.printable import printable_json
-from fedspm.cli.data import data
+from fedspm.cli.data import PIPE, data
 from fedspm.cli.options import AsJson, Clients, DataSet, Set, layers
 from fedspm.cli.output import program, say
 from fedspm.report.terminal import console, plain_table
@@ -74,6 +74,8 @@ def _alphas(text: str) -> list[float]:
 
 
 def _show(path: str, findings: "Findings", assignments: list[str]) -> None:
+    if not console.is_terminal:
+        console.width = PIPE
     say(f"{path}: {findings.form}")
     for remark in findings.remarks:
         say(f"  {remark}")
@@ -91,7 +93,7 @@ def _show(path: str, findings: "Findings", assignments: list[str]) -> None:
         )
         console.print(plain_table(*_label_table(findings), "\ntraining rows of every client and class"))
     if findings.differences:
-        console.print(plain_table(*_differences(findings), "\ncolumns that differ between clients"))
+        console.print(plain_table(*_differences(findings), "\ncolumns that differ between clients", fold=True))
     for text in list(findings.skipped)[:SHOWN_PROBLEMS]:
         console.print(f"skipped  {text}", style="yellow", soft_wrap=True)
     for text in findings.warnings:

@@ -1,13 +1,11 @@
 """fedspm export | serve: from a run to a running system."""
 
-import csv
 import json
 from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
 from shlex import quote
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -16,6 +14,9 @@ from fedspm.cli.app import app
 from fedspm.cli.options import Allow, RunFolder
 from fedspm.cli.output import program, say
 from fedspm.report.terminal import console
+
+if TYPE_CHECKING:
+    from fedspm.data.tables.schema import TableSchema
 
 FalseAlarms = Annotated[float, typer.Option(help="Share of known rows that may be called novel.")]
 
@@ -225,19 +226,22 @@ def everything(
             allowed=allowed,
         )
         say(f"page      http://127.0.0.1:{port}/")
-        for line in _how_to_ask(run / "samples", f"http://127.0.0.1:{port}/v1/predict", tokens is not None):
+        address, schema = f"http://127.0.0.1:{port}/v1/predict", opened.task.schema
+        for line in _how_to_ask(run / "samples", schema, address, tokens is not None):
             say(line)
         serve(router_app(made, run / "samples"), listen)
 
 
-def _how_to_ask(samples: Path, address: str, with_token: bool) -> list[str]:
+def _how_to_ask(samples: Path, schema: "TableSchema | None", address: str, with_token: bool) -> list[str]:
     """A command that asks for one of the samples that the report of a run left, if it can be typed."""
     if images := sorted(samples.glob("*.png")):
         what, kind = f"--data-binary @{quote(str(images[0]))}", "image/png"
     elif (table := samples / "queries.csv").exists():
-        with table.open(encoding="utf-8", newline="") as file:
-            row = next(islice(csv.reader(file), 1, None))  # names of columns may hold line breaks, and be hostile
-        what, kind = f"-d {quote(json.dumps({'x': [float(value) for value in row]}))}", "application/json"
+        from fedspm.data.readers.detect import read_queries_table
+
+        row = read_queries_table(table, schema).records()[0]  # names may be hostile: JSON escapes them
+        what = f"-d {quote(json.dumps({'x': row if schema else list(row.values())}))}"
+        kind = "application/json"
     else:
         return []
     token = "-H 'authorization: Bearer TOKEN' " if with_token else ""

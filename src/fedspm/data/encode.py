@@ -14,6 +14,7 @@ from fedspm.base.errors import FedSPMError
 from fedspm.data.arrays import Rows, as_classes, as_input, as_rows
 from fedspm.data.part import Arrays, Part, split_part, split_rows
 from fedspm.data.tables.agree import agreed_schema, harmonised, summarise
+from fedspm.data.tables.compare import mostly_numbers
 from fedspm.data.tables.schema import TableSchema
 from fedspm.data.tables.table import Table
 
@@ -79,7 +80,7 @@ def _schema(raw: Mapping[str, Labelled], columns: Sequence[str] | None, how: Tab
         )
     tables = harmonised(tables, how.categories)
     schema = agreed_schema({name: summarise(x, how.min_count) for name, x in tables.items()})
-    for sentence in said_of_dropped(schema):
+    for sentence in (*said_of_dropped(schema), *mostly_numbers(tables, how.categories)):
         warnings.warn(sentence, stacklevel=5)
     return schema
 

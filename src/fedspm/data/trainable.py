@@ -8,6 +8,7 @@ import numpy as np
 from fedspm.base.errors import FedSPMError
 from fedspm.data.arrays import require_finite, too_coarse
 from fedspm.data.part import Part
+from fedspm.data.readers.draft import leaving_out
 from fedspm.data.tables.schema import TableSchema
 
 
@@ -29,7 +30,7 @@ def require_trainable(
         count = ", ".join(f"client {name!r} has {('no rows', 'only one row')[n]}" for name, n in few.items())
         raise FedSPMError(
             f"{count} to train on; every client needs at least two besides its test rows: add rows, leave the "
-            f"client out (--set data.without={next(iter(few))}), or hold out less (data.test_fraction)"
+            f"client out ({leaving_out(list(few))}), or hold out less (data.test_fraction)"
         )
     shape = train[0].x.shape[1:]
     if columns and len(columns) != shape[0]:

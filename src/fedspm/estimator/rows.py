@@ -45,8 +45,11 @@ def federation_of(estimator: BaseEstimator, x: Any, y: Any, sites: Any) -> Feder
                 f"Expected 2D array of vectors or 4D array of images, got {np.ndim(x)}D array instead. "
                 "Reshape your data: x must be (n, features) or (n, channels, height, width)"
             )
-    check_classification_targets(y)
-    classes, codes = np.unique(column_or_1d(y, warn=True), return_inverse=True)
+    labels = column_or_1d(y, warn=True)
+    if (gone := _missing(labels)).any():
+        raise FedSPMError(f"y has no label in row {int(gone.argmax()) + 1}; label it or leave the row out")
+    check_classification_targets(labels)
+    classes, codes = np.unique(labels, return_inverse=True)
     if len(classes) < 2:
         raise FedSPMError(f"all rows have one class only ({classes[0]}); there is nothing to predict")
     names = _names(sites, len(codes))
@@ -93,10 +96,16 @@ def _names(sites: Any, n: int) -> np.ndarray:
     given = column_or_1d(sites)
     if len(given) != n:
         raise FedSPMError(f"sites has {len(given)} entries, x has {n} rows; every row needs one")
-    if any(value is None or (isinstance(value, float) and np.isnan(value)) for value in given.tolist()):
+    if _missing(given).any():
         raise FedSPMError("sites has missing values; every row needs one")
     names: np.ndarray = given.astype(str)
     return names
+
+
+def _missing(values: np.ndarray) -> np.ndarray:
+    """None, NaN, and what pandas has in their place."""
+    gone = [value is None or (str(value) in ("<NA>", "NaT", "nan") and not isinstance(value, str)) for value in values]
+    return np.array(gone, bool)
 
 
 def site_names(sites: Any, n: int, known: list[str]) -> np.ndarray:

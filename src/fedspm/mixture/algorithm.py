@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from fedspm.base.errors import FedSPMError
 from fedspm.base.tensors import Tensors
+from fedspm.data.readers.draft import leaving_out
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
 from fedspm.federated.settings import Settings
@@ -34,12 +35,12 @@ class MixtureAlgorithm(FirstResponsibilities):
 
     def __init__(self, settings: Settings, task: Task, networks: Mapping[str, nn.Module] | None = None):
         super().__init__(settings, task, networks)
-        for name, n in zip(task.names, task.counts, strict=True):
-            if n < settings.components:
-                raise FedSPMError(
-                    f"client {name!r} has {n} training rows, fewer than the {settings.components} components; "
-                    "use fewer components or leave the client out"
-                )
+        if few := {name: n for name, n in zip(task.names, task.counts, strict=True) if n < settings.components}:
+            said = ", ".join(f"client {name!r} has {n} training rows" for name, n in few.items())
+            raise FedSPMError(
+                f"{said}, fewer than the {settings.components} components; use fewer components or leave the client "
+                f"out ({leaving_out(list(few))})"
+            )
 
     def shapes(self) -> dict[str, torch.Size]:
         return super().shapes() | {"tau": torch.Size((self.task.clients, self.settings.components))}

@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from rich.console import Console, ConsoleOptions, Group, RenderableType
+from rich.console import Console, ConsoleOptions, Group, JustifyMethod, RenderableType
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn
 from rich.segment import Segment
 from rich.table import Table
@@ -93,11 +93,13 @@ def _duration(seconds: float | None) -> str:
     )
 
 
-def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str) -> Group:
-    """First column to the left, the others to the right, and above them a title that may be wider than the table."""
+def plain_table(headings: Sequence[str], rows: Sequence[Sequence[str]], title: str, fold: bool = False) -> Group:
+    """First column to the left, the others to the right, and above them a title that may be wider than the table.
+    Cells are cut off where the terminal ends, or go over several lines."""
     table = Table()
     for i, heading in enumerate(headings):
-        table.add_column(printable(heading), justify="right" if i else "left", no_wrap=True)
+        justify: JustifyMethod = "right" if i else "left"
+        table.add_column(printable(heading), justify=justify, no_wrap=not fold, overflow="fold" if fold else "ellipsis")
     for row in rows:
         table.add_row(*map(printable, row))
     return Group(Text(_one_line(title), style="bold"), table)

@@ -17,6 +17,8 @@ def check_data(config: Config) -> Findings:
     if data.name == HEART.name:
         draft = heart.draft(HEART.load(data.path))
     if draft is not None:
+        if unknown := draft.leave_out(data.without):
+            draft.problems.append(f"there is no client {unknown[0]!r}; the clients are {', '.join(draft.train)}")
         findings = inspect_draft(draft, data.test_fraction, config.seed, data.validation_fraction, config.min_count)
     else:
         findings = inspect(config.federation(), f"the data set {data.name}, divided over clients", config.min_count)

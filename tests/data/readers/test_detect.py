@@ -11,7 +11,7 @@ import pytest
 from fedspm import Federation
 from fedspm.base.errors import FedSPMError
 from fedspm.base.layers import parse_assignments
-from fedspm.data.readers.detect import read_path
+from fedspm.data.readers.detect import read_path, read_queries_table
 from fedspm.data.readers.draft import ReadOptions, as_kind, natural
 from fedspm.runs.config import resolve
 from own_data import HEADER, ROWS, problems, write_csv
@@ -49,9 +49,10 @@ def test_what_is_said_of_a_column_can_be_typed(tmp_path, name):
     rows = [(*row, j if j else "word") for j, row in enumerate(ROWS)]
     write_csv(tmp_path / "a.csv", rows, (*HEADER, name))
     (problem,) = problems(tmp_path)
-    _, typed = shlex.split(problem[problem.index("--set") : problem.index("; to leave such rows out")])
-    ignored = resolve({"data": {"name": str(tmp_path / "a.csv")}}, parse_assignments([typed])).data.ignore
-    assert problems(tmp_path, ignore=ignored) == []
+    for before, after in (("are names: ", "; to leave the column"), ("the column out: ", "; to leave such rows")):
+        _, typed = shlex.split(problem.partition(before)[2].partition(after)[0])
+        reading = resolve({"data": {"name": str(tmp_path / "a.csv")}}, parse_assignments([typed])).data.reading
+        assert problems(tmp_path, ignore=reading.ignore, categories=reading.categories) == []
 
 
 def test_tables_that_ignore_their_client_column_are_a_client_each(tmp_path):
@@ -166,6 +167,13 @@ def test_broken_tables(tmp_path, content, sentence):
         Federation.from_table(path, test_fraction=None)
 
 
+def test_dates_that_a_csv_leaves_open_are_refused(tmp_path):
+    """polars would take 03/04/2020 for April without a word."""
+    rows = [[row[0], "03/04/2020", *row[2:]] for row in ROWS]
+    with pytest.raises(FedSPMError, match="column 'seen' holds dates like '03/04/2020', of which nobody knows whether"):
+        Federation.from_table(write_csv(tmp_path / "t.csv", rows, ["site", "seen", *HEADER[2:]]))
+
+
 def test_parquet_is_checked(tmp_path):
     path = tmp_path / "t.parquet"
     path.write_bytes(b"PAR1 and nothing")
@@ -220,3 +228,44 @@ def test_a_folder_cannot_take_the_name_of_a_data_set(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for name in ("fashion-sample", "arrays"):
         assert resolve({"data": {"name": name}}).data.path is None
+
+
+def test_every_bad_row_is_listed_with_its_number_in_the_file(tmp_path):
+    lines = [",".join(map(str, row)) for row in ROWS]
+    lines[3] += ",one too many"
+    lines[6] = "nord"
+    lines[8] = lines[8].replace("38", "3x")
+    lines[9] = lines[9].rpartition(",")[0] + ","
+    (tmp_path / "t.csv").write_text("\n".join([",".join(HEADER), *lines]), encoding="utf-8")
+    found = problems(tmp_path / "t.csv")
+    wanted = ["row 4 has 5 cells", "row 7 has 1 cells", "row 10 has no label", "column 'age' holds '3x' in row 9,"]
+    assert len(found) == 4
+    for sentence, words in zip(found, wanted, strict=True):
+        assert words in sentence
+        assert "--set data.skip=true" in sentence
+    draft = read_path(tmp_path / "t.csv", ReadOptions(skip=True))
+    assert len(draft.train["nord"][1]) == 6
+    assert sum(draft.skipped.values()) == 4
+    with pytest.raises(FedSPMError, match=r"row 4 has 5 cells, the header names 4 columns$"):
+        read_queries_table(tmp_path / "t.csv", None)
+
+
+@pytest.mark.parametrize("has", ["first", "second"])
+def test_a_column_that_one_table_lacks_is_refused_wherever_it_is(tmp_path, has):
+    """Not left out because the hospital that comes first in the alphabet lacks it."""
+    lacks = {"first": "second", "second": "first"}[has]
+    write_csv(tmp_path / f"{has}.csv", [[j, *row[1:]] for j, row in enumerate(ROWS)], ["", *HEADER[1:]])
+    write_csv(tmp_path / f"{lacks}.csv", [row[2:] for row in ROWS], HEADER[2:])
+    (problem,) = problems(tmp_path)
+    assert f"{lacks}.csv has no column 'age', which {tmp_path / has}.csv has; add it" in problem
+    assert problem.endswith("or leave it out everywhere: --set data.ignore=age")
+    assert problems(tmp_path, ignore=("age",)) == []
+    assert "no column 'agee' to ignore" in problems(tmp_path, ignore=("age", "agee"))[0]
+
+
+def test_separators_at_the_end_of_every_line_are_no_columns(tmp_path):
+    path = write_csv(tmp_path / "t.csv", [[*row, "", ""] for row in ROWS], [*HEADER, "", ""], delimiter=";")
+    assert problems(path) == []
+    path = write_csv(tmp_path / "t.csv", [[*row, j, j] for j, row in enumerate(ROWS)], [*HEADER, "", ""])
+    with pytest.raises(FedSPMError, match="2 columns are called ''"):
+        read_path(path, ReadOptions())

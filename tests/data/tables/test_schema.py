@@ -105,7 +105,27 @@ def test_a_level_that_nobody_had_counts_as_missing_where_there_is_no_other():
 
 def test_clients_with_few_rows_tell_kinds_only():
     (summary,) = summarise(Table.of({"sex": ["m", "f", "f"]}, "x"), 10)
-    assert summary.model_dump(exclude_defaults=True) == {"name": "sex", "kind": "category"}
+    assert summary.model_dump(exclude_defaults=True) == {"name": "sex", "kind": "category", "few": True}
+
+
+def test_a_client_with_few_rows_does_not_keep_what_tells_nothing():
+    """A hospital with three rows can say neither that a column is constant nor that it identifies rows."""
+
+    def rows(n):
+        age = np.arange(n) % 37 + 20.0
+        unit = {"unit": ["mg"] * n, "age": age, "also age": age}
+        return unit | {"pid": [f"P{j}" for j in range(n)], "note": [f"no {j}" for j in range(n)]}
+
+    for n in (3, 15):
+        schema = agreed(rows(80), rows(n), rows(60))
+        assert schema.names == ("age",)
+        assert set(schema.dropped) == {"unit", "also age", "pid", "note"}
+
+
+def test_numbers_that_repeat_at_one_client_identify_nobody():
+    schema = agreed({"ward no": np.arange(50.0)}, {"ward no": np.arange(50.0) % 5})
+    assert schema.names == ("ward no",)
+    assert agreed({"USUBJID": np.arange(50.0), "age": np.arange(50.0)}).dropped.keys() == {"USUBJID"}
 
 
 def test_numbers_here_and_words_there_are_a_category():
@@ -151,18 +171,48 @@ def test_a_column_that_is_not_there_is_named(mixed):
         (["1", " 2 ", "?", "NA"], "number", [1, 2, None, None]),
         (["1,5", "2"], "number", [1.5, 2]),
         (["TRUE", "false", ""], "boolean", [1, 0, None]),
-        (["1970-01-03", "1970-01-02T12:00:00"], "category", [1, 0]),
+        (["1970-01-03", "1970-01-02T12:00:00"], "date", [2, 1.5]),
+        (["1970-01-02T12:00:00+02:00", "1970-01-02T12:00:00.5Z"], "date", [1 + 10 / 24, 1.5]),
+        (["12:00", "06:00:00"], "number", [0.5, 0.25]),
         (["1970-01-03", "1970-01-02"], "date", [2, 1]),
         (["03.01.1970", None], "date", [2, None]),
         ([b"x", b"y"], "category", [0, 1]),
         ([datetime.date(1970, 1, 5)], "date", [4]),
         ([None, ""], "empty", [None, None]),
+        (["1", ".", "--", "#N/A", " . ", "n.a."], "number", [1, None, None, None, None, None]),
+        (["<0.3", "4", "≥ 60,5", "2"], "number", [0.3, 4, 60.5, 2]),
+        (["<40", ">=40", "<40"], "category", [0, 1, 0]),
+        (["5.3.20", "6.3.20", "x"], "category", [0, 1, 2]),
     ],
 )
 def test_kinds_of_columns(cells, kind, values):
     table = Table.of({"a": cells}, "x")
     assert table.columns[0].kind == kind
     assert [None if np.isnan(value) else value for value in table.values[:, 0].tolist()] == values
+
+
+def test_what_a_column_of_pandas_may_hold():
+    months = pandas.Series(pandas.period_range("1970-01", periods=3, freq="M"))
+    assert Table.of({"month": months}, "x").values[:, 0].tolist() == [0, 31, 59]
+    with pytest.raises(FedSPMError, match="column 'z' holds complex; give numbers, words"):
+        Table.of({"z": pandas.Series([1j, 2j])}, "x")
+
+
+def test_mistakes_among_dates_are_found_with_their_rows():
+    with pytest.raises(FedSPMError, match="column 'seen' holds '2020-13-01' in row 12, where all others are dates"):
+        Table.of({"seen": [f"2020-01-{day:02d}" for day in range(1, 12)] + ["2020-13-01"]}, "x")
+    for text, unknown in (("03/04/2020", "whether the day or the month"), ("5.3.20", "in which century")):
+        with pytest.raises(FedSPMError, match=f"column 'seen' holds dates like '{text}', of which .* {unknown}"):
+            Table.of({"seen": [text] * 3}, "x")
+
+
+def test_a_word_among_few_numbers_is_named_with_its_row(mixed):
+    frame, _ = patients(4)
+    few = frame.assign(age=["<50", ">80", "61,5", "60"])
+    ages = mixed.schema.encode(Table.of_frame(few, "x"))[:, mixed.columns.index("age")]
+    assert ages.tolist() == [50, 80, 61.5, 60]
+    with pytest.raises(FedSPMError, match=r"column 'age' holds 'old', which is not a number \(row 3\)"):
+        mixed.schema.encode(Table.of_frame(frame.assign(age=["40", "50", "old", "60"]), "x"))
 
 
 def test_a_model_answers_frames_by_name_and_keeps_its_schema(mixed, tmp_path):

@@ -1,8 +1,8 @@
 """Columns with names, of a table or a data set in memory: which is the client, the label, the image, a feature."""
 
 import difflib
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +11,8 @@ from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
 from fedspm.data.images import ENDINGS, image_size, read_images
-from fedspm.data.readers.draft import Draft, ReadOptions, bare, ignoring, listed, text_of, texts_of
+from fedspm.data.readers.draft import Draft, ReadOptions, as_category, bare, ignoring, listed, text_of, texts_of
+from fedspm.data.tables.agree import UNNAMED
 from fedspm.data.tables.cells import BadCells
 from fedspm.data.tables.table import Table, read_columns
 
@@ -34,15 +35,31 @@ class Frame:
     split: str | None = None
     folder: Path | None = None  # where image paths start
     class_names: Sequence[str] | None = None  # of labels that are numbers
+    ragged: Mapping[int, str] = field(default_factory=dict)  # rows of the file that are not here, and why
+
+    def numbers(self, rows: Sequence[int]) -> list[int]:
+        """The numbers in the file of rows that are here; both are counted from one."""
+        if not self.ragged:
+            return list(rows)
+        last = max([*rows, *self.ragged]) + len(self.ragged)
+        here = [number for number in range(1, last + 1) if number not in self.ragged]
+        return [here[row - 1] for row in rows]
 
 
 def read_frames(draft: Draft, frames: Sequence[Frame], how: ReadOptions) -> Draft:
     """Find the roles of the columns in the first frame, then read all of them."""
-    roles, features = _roles(draft, frames[0], how)
+    ignored = {name for frame in frames for name in frame.columns if name in how.ignore}
+    roles, features = _roles(draft, frames[0], how, ignored)
+    everywhere = set(frames[0].columns).intersection(*(frame.columns for frame in frames))
+    features = [name for name in features if name in everywhere or not UNNAMED.match(name)]  # an index is left out
     complete = []
     for frame in frames:
+        for sentence in frame.ragged.values():
+            draft.fault(sentence)
         if lacking := [name for name in (*roles.values(), *features) if name not in frame.columns]:
-            draft.problems.append(f"{frame.where} has no column {lacking[0]!r}, which {frames[0].where} has")
+            draft.problems.append(_only_in(lacking[0], frames[0], frame, features))
+        elif features and (more := _more_than(frames[0], frame, how)):
+            draft.problems.append(_only_in(more[0], frame, frames[0], more))
         elif "label" in roles and ("client" in roles or frame.client is not None):
             complete.append(frame)
     sources = [_sources(frame, frame.columns[roles["image"]]) if "image" in roles else None for frame in complete]
@@ -52,11 +69,26 @@ def read_frames(draft: Draft, frames: Sequence[Frame], how: ReadOptions) -> Draf
     return draft.finish()
 
 
-def _roles(draft: Draft, frame: Frame, how: ReadOptions) -> tuple[dict[str, str], list[str]]:
+def _more_than(first: Frame, frame: Frame, how: ReadOptions) -> list[str]:
+    """Columns of a frame that the first lacks and that could be features."""
+    usual = USUAL["client"] if frame.client is not None else ()
+    return [
+        name
+        for name in frame.columns
+        if name not in (*first.columns, *how.ignore) and name.lower() not in usual and not UNNAMED.match(name)
+    ]
+
+
+def _only_in(name: str, here: Frame, there: Frame, features: Sequence[str]) -> str:
+    fix = f"; add it, empty if need be, or leave it out everywhere: {ignoring(name)}" if name in features else ""
+    return f"{there.where} has no column {name!r}, which {here.where} has{fix}"
+
+
+def _roles(draft: Draft, frame: Frame, how: ReadOptions, ignored: Collection[str]) -> tuple[dict[str, str], list[str]]:
     """Role → column, and what is left as features; several columns that fit are a problem, not a guess."""
     names = [name for name in frame.columns if name not in how.ignore]
     newcomer = how.client is not None  # whose table need not have all that those of the others have
-    for unknown in [name for name in how.ignore if name not in frame.columns and not newcomer]:
+    for unknown in [name for name in how.ignore if name not in ignored and not newcomer]:
         draft.problems.append(f"{frame.where} has no column {unknown!r} to ignore; {_known(frame, unknown)}")
     given = {"client": frame.client, "split": frame.split}
     roles: dict[str, str] = {}
@@ -111,12 +143,14 @@ def _read(
     size: tuple[int, int],
     how: ReadOptions,
 ) -> None:
-    labels = draft.labels(_named(frame, frame.columns[roles["label"]]), f"{frame.where}, column {roles['label']!r}")
+    named = _named(frame, frame.columns[roles["label"]])
+    labels = draft.labels(named, f"{frame.where}, column {roles['label']!r}", frame.numbers)
     clients = [frame.client or ""] * len(labels)
     if frame.client is None:
         clients = [text or "" for text in texts_of(frame.columns[roles["client"]])]
         if missing := [j + 1 for j, name in enumerate(clients) if not name]:
-            draft.fault(f"{frame.where}, column {roles['client']!r}: {listed(missing)} no client", len(missing))
+            rows_here = listed(frame.numbers(missing))
+            draft.fault(f"{frame.where}, column {roles['client']!r}: {rows_here} no client", len(missing))
     splits = _splits(draft, frame, roles, len(labels))
     if not len(labels):
         draft.problems.append(f"{frame.where} has no rows")
@@ -136,8 +170,9 @@ def _read(
         bad: set[int] = set()  # rows, counted from one, with a cell that cannot be read
 
         def problem(name: str, why: FedSPMError) -> None:
-            fix = "correct it, empty the cell, or leave the column out"
-            sentence = f"{frame.where}: column {name!r} {why}; {fix}: {ignoring(name)}"
+            fix = f"; correct it or empty the cell; {as_category(name)}" if isinstance(why, BadCells) else ""
+            said = why.sentence(frame.numbers(why.rows)) if isinstance(why, BadCells) else why
+            sentence = f"{frame.where}: column {name!r} {said}{fix}; to leave the column out: {ignoring(name)}"
             if isinstance(why, BadCells):
                 draft.fault(sentence, len(set(why.rows) - bad))
                 bad.update(why.rows)

@@ -20,10 +20,11 @@ NULLS = [form for word in MISSING for form in dict.fromkeys((word, word.upper(),
 
 
 def read_csv(
-    path: Path, text: Collection[str], skip: Callable[[str], None] | None = None
+    path: Path, text: Collection[str], skip: Callable[[int, str], None] | None = None
 ) -> "tuple[list[str], polars.DataFrame]":
     """Names of the columns, which may be empty or twice, and the columns, those as text whose lower-case names are in
-    `text`. Rows with too many or too few cells are refused, or `skip` is told of each and it is left out."""
+    `text`. Rows with too many or too few cells are refused, or `skip` is told the number and the trouble of each and it
+    is left out."""
     content = path.read_bytes()
     if content[:2] == b"\x1f\x8b":
         try:
@@ -73,11 +74,12 @@ class Rows:
     content: memoryview
     width: int  # cells of a row
     separator: str
-    skip: Callable[[str], None] | None  # is told of rows that are left out
+    skip: Callable[[int, str], None] | None  # is told of rows that are left out
 
-    def of_one_width(self) -> bytes:
-        """The rows that have as many cells as there are names. Another one is refused, unless it may be skipped."""
-        kept = io.StringIO(newline="")
+    def of_one_width(self) -> tuple[bytes, bool]:
+        """The rows that have as many cells as there are names, and whether these are all. Another one is refused,
+        unless it may be skipped."""
+        kept, all_kept = io.StringIO(newline=""), True
         writer = csv.writer(kept, delimiter=self.separator, lineterminator="\n")
         text = io.TextIOWrapper(io.BytesIO(self.content), "utf-8", newline="")
         try:
@@ -88,11 +90,12 @@ class Rows:
                     continue
                 wrong = f"{self.path}: row {j} has {len(row)} cells, the header names {self.width} columns"
                 if self.skip is None:
-                    raise DamagedFile(f"{wrong}; to leave such rows out: --set data.skip=true")
-                self.skip(wrong)
+                    raise DamagedFile(wrong)
+                self.skip(j, wrong)
+                all_kept = False
         except csv.Error as error:
             raise DamagedFile(f"{self.path} is not a CSV file: {error}") from error
-        return kept.getvalue().encode()
+        return kept.getvalue().encode(), all_kept
 
 
 def _table(rows: Rows, names: list[str], text: Collection[str]) -> "polars.DataFrame":
@@ -100,8 +103,9 @@ def _table(rows: Rows, names: list[str], text: Collection[str]) -> "polars.DataF
 
     keys = [f"{k}" for k in range(len(names))]  # names may be empty or twice, which the caller says
     as_text = {key: polars.String for key, name in zip(keys, names, strict=True) if name.lower() in text}
+    nothing = polars.DataFrame({key: [] for key in keys})
     if not len(rows.content):
-        return polars.DataFrame({key: [] for key in keys})
+        return nothing
     options: dict[str, Any] = {
         "has_header": False,
         "new_columns": keys,
@@ -110,16 +114,15 @@ def _table(rows: Rows, names: list[str], text: Collection[str]) -> "polars.DataF
         "schema_overrides": as_text,
         "infer_schema_length": GUESSED,
         "decimal_comma": rows.separator != ",",
-        "try_parse_dates": True,
     }
-    words = options | {"infer_schema": False, "try_parse_dates": False, "decimal_comma": False}
+    words = options | {"infer_schema": False, "decimal_comma": False}
     table = _read(rows.content, options)
     if table is None:
         table = _read(rows.content, words | {"schema_overrides": None})
     if table is None or table.width != rows.width or table.to_series(-1).null_count():  # a short row has no last cell
-        checked = rows.of_one_width()
-        if table is None or table.width != rows.width or rows.skip:
-            table = _read(checked, words | {"schema_overrides": None})
+        checked, all_kept = rows.of_one_width()
+        if table is None or table.width != rows.width or not all_kept:
+            table = _read(checked, words | {"schema_overrides": None}) if checked else nothing
     if table is None:
         raise DamagedFile(f"{rows.path} is not a CSV file")
     return table.filter(~polars.all_horizontal(polars.all().is_null()))  # empty lines

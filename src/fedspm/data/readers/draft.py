@@ -3,7 +3,7 @@
 import json
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from shlex import quote
@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from fedspm.base.errors import FedSPMError
+from fedspm.base.layers import parse_assignments
 from fedspm.data.tables.table import Table, joined
 
 Labelled = tuple[Tensor | np.ndarray | Table, np.ndarray]  # x and its labels
@@ -99,11 +100,14 @@ class Draft:
             return joined(one[0], other[0], self.where), labels
         return torch.cat([torch.as_tensor(x) for x in (one[0], other[0])]), labels
 
-    def labels(self, values: Iterable[Any], where: str) -> np.ndarray:
-        """Labels as text; rows without one, or with a measurement in its place, are a problem."""
+    def labels(
+        self, values: Iterable[Any], where: str, numbers: Callable[[Sequence[int]], Sequence[int]] = list
+    ) -> np.ndarray:
+        """Labels as text; rows without one, or with a measurement in its place, are a problem. `numbers` are those
+        that rows have for a reader."""
         texts = texts_of(values)
         if missing := [j + 1 for j, text in enumerate(texts) if text is None]:
-            self.fault(f"{where}: {listed(missing)} no label; label it or leave it out", len(missing))
+            self.fault(f"{where}: {listed(numbers(missing))} no label; label it or leave it out", len(missing))
         if odd := next((text for text in set(texts) if text and re.fullmatch(r"-?\d*[.,]\d*[1-9]\d*", text)), None):
             self.problems.append(f"{where}: {odd} is not a label: labels are whole numbers or words")
         return np.array([text or "" for text in texts], dtype=str)
@@ -126,8 +130,24 @@ class Draft:
 
 def ignoring(column: str) -> str:
     """How to leave a column out, as it can be typed."""
-    value = json.dumps([column], ensure_ascii=False) if "," in column else column
-    return f"--set {quote(f'data.ignore={value}')}"
+    return _assigned("data.ignore", [column])
+
+
+def as_category(column: str) -> str:
+    """What to do if it was meant to hold words."""
+    return f"if its values are names: {_assigned('data.categories', [column])}"
+
+
+def leaving_out(clients: Sequence[str]) -> str:
+    """How to leave clients out, as it can be typed."""
+    return _assigned("data.without", clients)
+
+
+def _assigned(key: str, names: Sequence[str]) -> str:
+    text = ",".join(names)
+    if any("," in name for name in names) or parse_assignments([f"name={text}"]) != {"name": text}:
+        text = json.dumps(names, ensure_ascii=False)
+    return f"--set {quote(f'{key}={text}')}"
 
 
 def natural(name: str) -> tuple[list[tuple[int, int, str]], str]:

@@ -1,5 +1,6 @@
 """Tables: CSV, parquet and Excel, read by polars."""
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -35,13 +36,14 @@ def _texts(how: ReadOptions) -> set[str]:
 
 def read_table(path: Path, how: ReadOptions) -> Draft:
     """One table with a label column, and a client column unless it is known whose rows these are."""
-    bad: list[str] = []
-    columns = columns_of(path, _texts(how), bad.append if how.skip else None)
+    ragged: dict[int, str] = {}
+    columns = columns_of(path, _texts(how), ragged.__setitem__)
     if how.client is None or how.client_column in columns or _client_columns(columns, how):
-        draft = Draft(str(path), "a table with a client column", skip=how.skip, skipped=dict.fromkeys(bad, 1))
-        return read_frames(draft, [Frame(str(path), columns, folder=path.parent)], how)
-    frame = Frame(str(path), columns, client=how.client, folder=path.parent)
-    draft = Draft(str(path), "a table of one client", skip=how.skip, skipped=dict.fromkeys(bad, 1))
+        draft = Draft(str(path), "a table with a client column", skip=how.skip)
+        frame = Frame(str(path), columns, folder=path.parent, ragged=ragged)
+        return read_frames(draft, [frame], how)
+    frame = Frame(str(path), columns, client=how.client, folder=path.parent, ragged=ragged)
+    draft = Draft(str(path), "a table of one client", skip=how.skip)
     return read_frames(draft, [frame], replace(how, client_column=None))
 
 
@@ -51,10 +53,10 @@ def read_tables(paths: Sequence[Path], how: ReadOptions) -> Draft:
     apart = are_splits(map(stem_of, paths))
     if not apart:
         refuse_splits(map(stem_of, paths), f"the tables in {paths[0].parent}")
-    tables = {}
+    tables, ragged = {}, defaultdict[Path, dict[int, str]](dict)
     for path in paths:
         try:
-            tables[path] = columns_of(path, _texts(how), draft.fault if how.skip else None)
+            tables[path] = columns_of(path, _texts(how), ragged[path].__setitem__)
         except FedSPMError as error:
             draft.problems.append(str(error))
     says = {path: {"client": stem_of(path)} for path in tables}
@@ -71,7 +73,10 @@ def read_tables(paths: Sequence[Path], how: ReadOptions) -> Draft:
             f"{says_client[0]} has a client column, {name!r}, and {silent} has none; give every table one, or leave it "
             f"out: {ignoring(name)}"
         )
-    frames = [Frame(str(path), columns, folder=path.parent, **says[path]) for path, columns in tables.items()]
+    frames = [
+        Frame(str(path), columns, folder=path.parent, ragged=ragged[path], **says[path])
+        for path, columns in tables.items()
+    ]
     return read_frames(draft, frames, how) if frames else draft
 
 
@@ -80,9 +85,12 @@ def _client_columns(columns: Iterable[str], how: ReadOptions) -> list[str]:
     return [name for name in columns if name.lower() in USUAL["client"] and name not in how.ignore]
 
 
-def columns_of(path: Path, text: Collection[str] = (), skip: Callable[[str], None] | None = None) -> dict[str, Column]:
-    """The columns of a table by name, those as text whose names, in lower case, are in `text`. `skip` is told of rows
-    with too many or too few cells, which are then left out."""
+Skip = Callable[[int, str], None]
+
+
+def columns_of(path: Path, text: Collection[str] = (), skip: Skip | None = None) -> dict[str, Column]:
+    """The columns of a table by name, those as text whose names, in lower case, are in `text`. `skip` is told the
+    numbers of rows with too many or too few cells, and a sentence about each; they are then left out."""
     try:
         return _named(path, text, skip)
     except FileNotFoundError as error:
@@ -91,7 +99,7 @@ def columns_of(path: Path, text: Collection[str] = (), skip: Callable[[str], Non
         raise DamagedFile(f"{path} cannot be read: {error}") from error
 
 
-def _named(path: Path, text: Collection[str], skip: Callable[[str], None] | None) -> dict[str, Column]:
+def _named(path: Path, text: Collection[str], skip: Skip | None) -> dict[str, Column]:
     import polars
 
     ending, names = table_ending(path), None
@@ -107,9 +115,16 @@ def _named(path: Path, text: Collection[str], skip: Callable[[str], None] | None
             f"{path} is not a whole {(ending or '')[1:]} file, it is damaged or cut off: {str(error).splitlines()[0]}"
         ) from error
     names = names or [name.strip() for name in table.columns]
+    pairs = [(name, cells) for name, cells in zip(names, table.get_columns(), strict=True) if name or not _empty(cells)]
+    names = [name for name, _ in pairs]
     if twice := [name for name in names if names.count(name) > 1]:
         raise FedSPMError(f"{path}: {names.count(twice[0])} columns are called {twice[0]!r}; names must differ")
-    return dict(zip(names, table.get_columns(), strict=True))
+    return dict(pairs)
+
+
+def _empty(cells: "polars.Series") -> bool:
+    """As spreadsheets write columns beyond the last."""
+    return cells.null_count() == len(cells)
 
 
 def _excel(path: Path) -> "polars.DataFrame":

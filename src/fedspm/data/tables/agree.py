@@ -21,7 +21,9 @@ from fedspm.data.tables.table import Column, Kind, Table, common_kind, levels_of
 
 MOST_LEVELS = 100  # of a category that a client tells
 IDENTIFIER = re.compile(
-    r"(^|[^a-z])(id|ids|nr|no|num|number|mrn|ssn|uuid|guid|key|index|identifier|patient|patientid|code)$", re.I
+    r"(^|[^a-z])(ids?|pid|(u?subj|subject|patient|person|case|study|record|sample|visit)(id|no)?|nr|(seq)?no|num|number|"
+    r"mrn|ssn|uuid|guid|key|index|identifier|code)$",
+    re.I,
 )
 UNNAMED = re.compile(r"^(|unnamed.*|index|row|rownames|row_?names?|rowid)$", re.I)
 ENOUGH = 20  # values from which it is no accident that they do not repeat
@@ -37,8 +39,11 @@ class ColumnSummary(Strict):
     rare: bool = Field(False, description="at least min_count rows hold other levels")
     missing: bool = Field(False, description="at least min_count rows lack the value")
     constant: str | None = Field(None, description="the value that all rows have, if they are at least min_count")
-    identifier: bool = Field(False, description="its values hardly repeat, and it is called like an identifier")
+    identifier: bool | None = Field(
+        None, description="its values hardly repeat, and it is called like an identifier; None if so few cannot tell"
+    )
     same_as: str | None = Field(None, description="an earlier column with the same value in every row")
+    few: bool = Field(False, description="there are fewer than min_count rows, so that nothing else is told")
 
 
 def summarise(table: Table, min_count: int) -> tuple[ColumnSummary, ...]:
@@ -47,8 +52,11 @@ def summarise(table: Table, min_count: int) -> tuple[ColumnSummary, ...]:
     first: dict[tuple[Kind, tuple[str, ...], bytes], str] = {}
     found = []
     for column, values in table:
-        said: dict[str, Any] = {"identifier": _identifies(column, values[~np.isnan(values)])}
-        said |= _shown(column, values, min_count) if enough else {}
+        said: dict[str, Any] = {"few": not enough, "identifier": identifies(column, values[~np.isnan(values)])}
+        if enough:
+            said |= _shown(column, values, min_count)
+        elif not said["identifier"]:
+            said["identifier"] = None
         if enough and column.kind != "empty":
             same = (column.kind, column.levels, sha256(np.ascontiguousarray(values).tobytes()).digest())
             if (twin := first.setdefault(same, column.name)) != column.name:
@@ -75,18 +83,21 @@ def _shown(column: Column, values: np.ndarray, min_count: int) -> dict[str, Any]
     return said
 
 
-def _identifies(column: Column, known: np.ndarray) -> bool:
+def identifies(column: Column, known: np.ndarray) -> bool | None:
     """Words that hardly repeat; numbers that hardly repeat and are whole, in a column that is called like one. The
-    index that programs write before the first column has no name, or one that says so."""
-    if len(known) < 2 or column.kind in ("boolean", "date"):
+    index that programs write before the first column has no name, or one that says so. None if too few values cannot
+    tell."""
+    if column.kind in ("boolean", "date"):
         return False
+    enough = ENOUGH
     if column.kind == "number":
         index = bool(UNNAMED.match(column.name))
         if (known != np.round(known)).any() or not (index or IDENTIFIER.search(column.name)):
             return False
-        if index:
-            return len(np.unique(known)) == len(known)
-    return len(known) >= ENOUGH and len(np.unique(known)) >= DISTINCT * len(known)
+        enough = 2 if index else ENOUGH
+    if len(np.unique(known)) < (DISTINCT if enough == ENOUGH else 1) * len(known):
+        return False
+    return True if len(known) >= enough else None
 
 
 # -- agreement -------------------------------------------------------------------------------------------------------
@@ -153,15 +164,15 @@ def _agreed_kind(name: str, kinds: Mapping[str, Kind]) -> Kind:
 def _useless(summaries: Iterable[ColumnSummary], kind: Kind, kept: Sequence[SchemaColumn]) -> str | None:
     """Why a column is left out; None if it is not."""
     found = [summary for summary in summaries if summary.kind != "empty"]
-    told = [summary for summary in found if summary != ColumnSummary(name=summary.name, kind=summary.kind)]
+    told = [summary for summary in found if not summary.few]
     if kind == "empty":
         return "has no value in any row"
-    constants = {summary.constant for summary in found}
+    constants = {summary.constant for summary in told}
     if len(constants) == 1 and None not in constants:
         return f"is {constants.pop()} in every row"
-    if told and all(summary.identifier for summary in told):
+    if {summary.identifier for summary in found} - {None} == {True}:
         return "identifies rows: its values hardly repeat"
-    twins = {summary.same_as for summary in found}
+    twins = {summary.same_as for summary in told}
     if len(twins) == 1 and (twin := twins.pop()) in {column.name for column in kept}:
         return f"is the same as {twin!r} in every row"
     if kind == "category" and not any(summary.levels for summary in found):

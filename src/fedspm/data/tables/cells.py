@@ -2,7 +2,7 @@
 
 import datetime
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -11,15 +11,22 @@ import polars
 
 from fedspm.base.errors import FedSPMError
 
-MISSING = ("", "na", "n/a", "nan", "null", "none", "?", "-", "<na>", "nat", "missing")
+MISSING = (
+    *("", "na", "n/a", "n.a.", "nan", "null", "none", "?", "-", "--", ".", "<na>", "nat", "missing"),  # . is SAS's
+    *("#n/a", "#na", "#value!", "#div/0!", "#null!", "#num!", "#ref!", "#name?"),  # of spreadsheets
+)
 TRUTH = {"true": 1.0, "false": 0.0}
 DATES = ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S", "%Y-%m-%d %H:%M", "%Y/%m/%d", "%d.%m.%Y", "%d.%m.%Y %H:%M")
+ZONED = "%Y-%m-%d %H:%M:%S%z"
+TIMES = ("%H:%M:%S", "%H:%M")
 SLASHES = r"^\d{1,2}[/-]\d{1,2}[/-]\d{2,4}\b"  # is 03/04/2020 in March or in April?
+SHORT_YEARS = r"^\d{1,2}\.\d{1,2}\.\d{2}\b(?:\D|$)"  # was somebody born on 5.3.20 in 1920?
 STRAY = 0.1  # share of words up to which a column is one of numbers with mistakes in it
 LARGEST = float(np.finfo(np.float32).max)
 DAY = 86_400_000_000  # microseconds
 EPOCH = datetime.date(1970, 1, 1)
 DECIMAL_COMMA = r"^(\s*-?\d*),(\d+\s*)$"
+BOUND = r"^(?:[<>]=?|[≤≥])\s*(\d)"  # <0.3: as laboratories write what they cannot measure
 
 
 @dataclass(frozen=True)
@@ -34,9 +41,15 @@ class Cells:
 class BadCells(FedSPMError):
     """A few cells of a column cannot be read; `cells` has the others."""
 
-    def __init__(self, why: str, rows: list[int], cells: Cells):
+    def __init__(self, what: str, why: str, rows: list[int], cells: Cells):
+        self.what, self.why = what, why
         self.rows, self.cells = rows, cells  # rows are counted from one
-        super().__init__(why)
+        super().__init__(self.sentence(rows))
+
+    def sentence(self, rows: Sequence[int]) -> str:
+        """With these numbers for the rows: in a file others may come before them."""
+        more = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
+        return f"{self.what} in row {rows[0]}{more}{self.why}"
 
 
 def read_cells(values: Any, category: bool = False) -> Cells | np.ndarray:
@@ -58,6 +71,8 @@ def read_cells(values: Any, category: bool = False) -> Cells | np.ndarray:
     elif kind == polars.Boolean or kind.is_numeric():
         cells = Cells("boolean" if kind == polars.Boolean else "number", _floats(series))
         return _category_of_numbers(cells) if category else cells
+    if kind == polars.Object:
+        raise FedSPMError(f"holds {type(series[0]).__name__}; give numbers, words, truth values or dates")
     return _of_texts(series.cast(polars.String), category)
 
 
@@ -95,38 +110,77 @@ def _of_texts(series: polars.Series, category: bool) -> Cells:
         lower = texts.str.to_lowercase()
         if lower.drop_nulls().is_in(list(TRUTH)).all():
             return Cells("boolean", spread(_floats(lower.replace_strict(TRUTH, default=None))))
-        numbers = texts.str.replace(DECIMAL_COMMA, "${1}.${2}").cast(polars.Float64, strict=False)
-        strange = (texts.is_not_null() & numbers.is_null()).to_numpy()
-        if not strange.any():
-            return Cells("number", _within_32_bits(spread(_floats(numbers, check=False))))
-        if (dates := _dates(texts)) is not None:
-            return Cells("date", spread(_days(dates).values))
-        rows = np.flatnonzero(np.append(strange, False)[place]) + 1
-        if len(rows) <= STRAY * np.append(texts.is_not_null().to_numpy(), False)[place].sum():
-            many = f" and {len(rows) - 1:,} more" if len(rows) > 1 else ""
-            why = f"holds {series[int(rows[0]) - 1]!r} in row {rows[0]}{many}, where all others are numbers"
-            raise BadCells(why, rows.tolist(), Cells("number", spread(_floats(numbers))))
-        if texts.drop_nulls().str.contains(SLASHES).all():
-            raise FedSPMError(
-                f"holds dates like {texts.drop_nulls()[0]!r}, of which nobody knows whether the day or the month comes "
-                "first; write them as 2020-12-31, or leave the column out"
-            )
+        often = np.bincount(place, minlength=len(distinct) + 1)[:-1]  # how many cells hold each text
+        known = texts.is_not_null().to_numpy()
+        for others, found in (
+            ("numbers", Cells("number", _floats(_numbers(texts, often), check=False))),
+            ("dates", _days(_dates(texts))),
+            ("times", _days(_times(texts))),
+        ):
+            odd = known & np.isnan(found.values)
+            if often[odd].sum() > STRAY * often[known].sum():
+                continue
+            cells = Cells(found.kind, spread(found.values))
+            if odd.any():
+                raise _stray(series, np.append(odd, False)[place], others, cells)
+            return Cells(cells.kind, _within_32_bits(cells.values))
+        _require_one_meaning(texts.drop_nulls())
     whole = [None if text is None else same_level(text) for text in texts.to_list()]
     levels = sorted({text for text in whole if text is not None})
     number = {level: float(k) for k, level in enumerate(levels)} | {None: np.nan}
     return Cells("category", spread(np.array([number[text] for text in whole])), tuple(levels))
 
 
-def _dates(texts: polars.Series) -> polars.Series | None:
-    """Days and times, if all cells are written in one of the forms that have one meaning."""
+def numbers_of(texts: Sequence[str]) -> np.ndarray:
+    """What texts would be in a column of numbers; NaN where they are none."""
+    return _floats(_plain_numbers(polars.Series(texts, dtype=polars.String).str.replace(BOUND, "${1}")), check=False)
+
+
+def _numbers(texts: polars.Series, often: np.ndarray) -> polars.Series:
+    """Numbers with a point or a comma; of `<0.3` the bound, where at least half of the cells are plain numbers: of age
+    groups such as `<40` and `≥40` it is not."""
+    numbers = _plain_numbers(texts)
+    if 2 * often[numbers.is_not_null().to_numpy()].sum() < often[texts.is_not_null().to_numpy()].sum():
+        return numbers
+    return _plain_numbers(texts.str.replace(BOUND, "${1}"))
+
+
+def _plain_numbers(texts: polars.Series) -> polars.Series:
+    return texts.str.replace(DECIMAL_COMMA, "${1}.${2}").cast(polars.Float64, strict=False)
+
+
+def _stray(series: polars.Series, odd: np.ndarray, others: str, cells: Cells) -> BadCells:
+    rows = (np.flatnonzero(odd) + 1).tolist()
+    return BadCells(f"holds {series[rows[0] - 1]!r}", f", where all others are {others}", rows, cells)
+
+
+def _require_one_meaning(texts: polars.Series) -> None:
+    for form, unknown in (
+        (SLASHES, "whether the day or the month comes first"),
+        (SHORT_YEARS, "in which century they are"),
+    ):
+        if texts.str.contains(form).all():
+            raise FedSPMError(
+                f"holds dates like {texts[0]!r}, of which nobody knows {unknown}; write them as 2020-12-31"
+            )
+
+
+def _dates(texts: polars.Series) -> polars.Series:
+    """Days and times, of texts that are written in one of the forms that have one meaning."""
     plain = (
         texts.str.replace(r"^(\d{4}-\d\d-\d\d)T", "${1} ").str.replace(r"(:\d\d)\.\d+", "${1}").str.replace(r"Z$", "")
     )
+    plain = plain.set(plain.str.contains(SHORT_YEARS), None)
+    found = plain.str.to_datetime(ZONED, strict=False, time_unit="us").dt.replace_time_zone(None)
     for form in DATES:
-        found = plain.str.to_datetime(form, strict=False, time_unit="us")
-        if found.null_count() == texts.null_count():
-            return found.cast(polars.Datetime("us"))
-    return None
+        found = found.zip_with(found.is_not_null(), plain.str.to_datetime(form, strict=False, time_unit="us"))
+    return found
+
+
+def _times(texts: polars.Series) -> polars.Series:
+    """Times of a day."""
+    found = texts.str.to_time(TIMES[0], strict=False)
+    return found.zip_with(found.is_not_null(), texts.str.to_time(TIMES[1], strict=False))
 
 
 def _days(series: polars.Series) -> Cells:
@@ -156,8 +210,7 @@ def _floats(series: polars.Series, check: bool = True) -> np.ndarray:
 def _within_32_bits(array: np.ndarray) -> np.ndarray:
     if len(rows := np.flatnonzero(np.abs(array) > LARGEST)):
         array[rows] = np.nan
-        why = f"has no finite 32-bit number in row {rows[0] + 1}"
-        raise BadCells(why, (rows + 1).tolist(), Cells("number", array))
+        raise BadCells("has no finite 32-bit number", "", (rows + 1).tolist(), Cells("number", array))
     return array
 
 
@@ -191,6 +244,8 @@ def _of_pandas(values: Any) -> Any:
     kind, numeric = str(values.dtype), getattr(values.dtype, "kind", "O") in "iuf"
     if kind == "category":
         return polars.Series([*_known(values)], dtype=polars.String).cast(polars.Categorical)
+    if kind.startswith("period"):
+        values, kind = values.dt.to_timestamp(), "datetime64"
     if kind.startswith("datetime64"):
         utc = values.dt.tz_convert("UTC").dt.tz_localize(None) if values.dt.tz else values
         return utc.to_numpy().astype("datetime64[us]")

@@ -3,21 +3,25 @@
 It looks at all rows of all clients, so it is for data on one machine: `fedspm data check`.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
 
+from fedspm.data.tables.agree import identifies
+from fedspm.data.tables.cells import numbers_of
 from fedspm.data.tables.table import Column, Table, levels_of
 
 STAND_INS = (0, -1, -9, -99, -999, 9, 99, 999, 9999)  # numbers that people write for "unknown"
 DISTINCT = 10  # values from which numbers are measurements
+MANY_NUMBERS = 20  # distinct ones, which are more than the levels of a category are
 GAP = 10  # times the usual distance between values: a number so far from all others is none of them
 OFTEN = 0.01  # share of rows, and
 TIMES = 3  # rows that hold such a number
 FACTOR = 5  # between medians, from which units are doubted
 MOSTLY, HARDLY = 0.5, 0.1  # shares of missing values, between two clients
-SHOWN = 6  # levels in a cell
+SHOWN, LONGEST = 6, 16  # levels in a cell, and characters of one
 
 
 @dataclass(frozen=True)
@@ -27,6 +31,26 @@ class Difference:
     column: str
     what: str
     clients: dict[str, str]  # what each has
+
+
+def mostly_numbers(tables: Mapping[str, Table], chosen: Collection[str] = ()) -> Iterator[str]:
+    """Categories that nobody chose and of which most cells are numbers, many different ones."""
+    counts: dict[str, Counter[str]] = {}
+    for table in tables.values():
+        for column, values in table:
+            if column.kind == "category" and column.name not in chosen:
+                levels, codes = levels_of(column, values)
+                held, times = np.unique(codes[codes >= 0], return_counts=True)  # of a million identifiers a few
+                found = {levels[k]: count for k, count in zip(held.tolist(), times.tolist(), strict=True)}
+                counts.setdefault(column.name, Counter()).update(found)
+    for name, often in counts.items():
+        words = [level for level, number in zip(often, numbers_of([*often]), strict=True) if np.isnan(number)]
+        rows = sum(often[level] for level in words)
+        if words and len(often) - len(words) >= MANY_NUMBERS and 2 * rows < often.total():
+            yield (
+                f"column {name!r} is a category because {rows:,} of its {often.total():,} values are no numbers, "
+                f"{words[0]!r} for instance: if it measures something, write numbers or nothing there"
+            )
 
 
 Values = dict[str, np.ndarray]  # a column at every client, without what is missing
@@ -41,6 +65,8 @@ def differences(tables: Mapping[str, Table]) -> list[Difference]:
         cells = {client: table.values[:, table.names.index(name)] for client, table in here.items()}
         known = {client: values[~np.isnan(values)] for client, values in cells.items()}
         found += _missing(name, cells)
+        if {identifies(columns[client], values) for client, values in known.items()} - {None} == {True}:
+            continue
         if any(column.kind == "category" for column in columns.values()):
             found += _levels(name, columns, cells)
         elif all(column.kind in ("number", "empty") for column in columns.values()):
@@ -73,14 +99,19 @@ def _levels(name: str, columns: Mapping[str, Column], cells: Values) -> Iterator
         if len(spellings[same]) > 1:
             mine = {client: _few(levels & spellings[same]) for client, levels in held.items()}
             yield Difference(name, "spelt in several ways", mine)
+    held = {client: levels for client, levels in held.items() if levels}
+    alone = []
     for client, levels in held.items():
-        others = set().union(*(each for other, each in held.items() if other != client))
-        if levels and others and not {level.casefold() for level in levels} & {level.casefold() for level in others}:
-            yield Difference(name, f"no level of {client} elsewhere", {each: _few(held[each]) for each in held})
+        others = {level.casefold() for other, each in held.items() if other != client for level in each}
+        if others and not {level.casefold() for level in levels} & others:
+            alone.append(client)
+    if alone:
+        what = "no level in common" if len(alone) == len(held) else f"no level of {', '.join(alone)} elsewhere"
+        yield Difference(name, what, {each: _few(held.get(each, set())) for each in columns})
 
 
 def _few(levels: set[str]) -> str:
-    shown = sorted(levels)
+    shown = [level if len(level) <= LONGEST else level[: LONGEST - 1] + "…" for level in sorted(levels)]
     return ", ".join(shown[:SHOWN]) + (", …" if len(shown) > SHOWN else "") if shown else "–"
 
 
@@ -99,10 +130,6 @@ def _stand_ins(name: str, known: Values) -> Iterator[Difference]:
             yield Difference(
                 name, f"is {number}, far from all others", _by_client(share, lambda is_: f"{is_.mean():.0%}")
             )
-
-
-def _percent(held: np.ndarray) -> str:
-    return f"{held.mean():.0%}"
 
 
 def _units(name: str, known: Values) -> Iterator[Difference]:

@@ -19,8 +19,8 @@ from torch import Tensor
 
 from fedspm.base.errors import DamagedFile, FedSPMError
 from fedspm.base.schema import Strict, problem
-from fedspm.data.tables.cells import same_level
-from fedspm.data.tables.table import Column, Table, levels_of
+from fedspm.data.tables.cells import numbers_of, same_level
+from fedspm.data.tables.table import Column, Table, as_texts, levels_of
 
 FITTING = {  # kinds of a column in a table that may stand where a model expects another
     "number": {"number", "boolean", "empty"},
@@ -114,6 +114,8 @@ class TableSchema(Strict):
         start = 0
         for column, place in zip(self.columns, found, strict=True):
             given, values = table.columns[place], table.values[:, place]
+            if given.kind == "category" and column.kind == "number":  # words among few numbers, such as <0.3
+                given, values = _as_numbers(given, values)
             if given.kind not in FITTING[column.kind]:
                 raise FedSPMError(f"{where}: column {column.name!r} {_unfit(given, values, column.kind)}")
             end = start + len(column.features)
@@ -192,8 +194,25 @@ def _encode(column: SchemaColumn, given: Column, values: np.ndarray, out: np.nda
         out[:, -1] = missing
 
 
+def _as_numbers(given: Column, values: np.ndarray) -> tuple[Column, np.ndarray]:
+    """A column of words as the numbers that they are; as it is, if one is none."""
+    levels, codes = levels_of(given, values)
+    numbers = numbers_of(levels)
+    if np.isnan(numbers).any():
+        return given, values
+    return Column(given.name, "number"), np.append(numbers, np.nan)[codes]
+
+
 def _unfit(given: Column, values: np.ndarray, kind: str) -> str:
     if given.kind == "category":
-        code = values[~np.isnan(values)][0]
-        return f"holds {given.levels[int(code)]!r}, which is not {EXPECTED.get(kind, 'one of its levels')}"
+        cells = [(row, level) for row, level in enumerate(as_texts(given, values), 1) if level is not None]
+        row, level = next((cell for cell in cells if not _fits(cell[1], kind)), cells[0])
+        return f"holds {level!r}, which is not {EXPECTED.get(kind, 'one of its levels')} (row {row})"
     return f"is a {given.kind}, the model was trained on a {kind}"
+
+
+def _fits(level: str, kind: str) -> bool:
+    try:
+        return Table.of({"": [level]}, "").columns[0].kind in FITTING[kind]
+    except FedSPMError:
+        return False
