@@ -27,7 +27,7 @@ from fedspm.federated.task import Task
 from fedspm.federated.uploads import Count, Products, Sum, Update
 from fedspm.mixture import em, routing
 from fedspm.mixture.algorithm import MixtureAlgorithm, in_one_exchange, in_two_exchanges
-from fedspm.mixture.density_ratio import all_mixing, drm_block, extrapolate, initial_tilts, log_prior
+from fedspm.mixture.density_ratio import TILTS, all_mixing, drm_block, extrapolate, initial_tilts, log_prior
 from fedspm.mixture.e_step import NO_CACHE, EvidenceCache, both_steps
 from fedspm.mixture.first_responsibilities import TAU
 from fedspm.mixture.model import HEAD
@@ -37,7 +37,7 @@ GAUSS = ("gauss.mean", "gauss.covariance")
 RIDGE = 1e-3  # added to the diagonal of every covariance, as a share of its mean
 
 
-PARAMETERS = MODELS | {"router": Update(), "tilt": Update(own_rows=True)}
+PARAMETERS = MODELS | {"router": Update()} | TILTS
 
 
 class FedGMM(FedEM, Servable):

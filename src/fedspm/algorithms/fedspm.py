@@ -22,7 +22,7 @@ from fedspm.federated.task import Task
 from fedspm.federated.uploads import Count, Sum, Update, Upload
 from fedspm.mixture import em, routing
 from fedspm.mixture.algorithm import MixtureAlgorithm, in_one_exchange, in_two_exchanges
-from fedspm.mixture.density_ratio import all_mixing, drm_block, extrapolate, initial_tilts, log_prior
+from fedspm.mixture.density_ratio import TILTS, all_mixing, drm_block, extrapolate, initial_tilts, log_prior
 from fedspm.mixture.e_step import EvidenceCache, both_steps, e_step
 from fedspm.mixture.first_responsibilities import TAU
 from fedspm.mixture.heads import with_heads_refitted
@@ -31,14 +31,7 @@ from fedspm.mixture.normalisers import EXCHANGES, OCCUPANCY, as_trained, normali
 from fedspm.mixture.onboarding import Onboarding
 from fedspm.nn.sgd import Batch
 
-PARAMETERS: dict[str, Upload] = {
-    "predictor": Update(),
-    "router": Update(),
-    "tilt.xi": Update(own_rows=True),
-    "tilt.gamma": Update(
-        own_rows=True, opposed=True
-    ),  # −∂Q̃₂ᵢ/∂γ is Σ_j P_j ≥ 0 for others, its own add up to Σ_j (P_j − 1)
-}  # θ, ν, all ξ and γ
+PARAMETERS: dict[str, Upload] = {"predictor": Update(), "router": Update()} | TILTS  # θ, ν, all ξ and γ
 
 
 class FedSPM(MixtureAlgorithm, Servable):

@@ -9,11 +9,19 @@ from fedspm.base.tensors import Tensors
 from fedspm.federated.algorithm import Algorithm
 from fedspm.federated.client import Client
 from fedspm.federated.task import Task
+from fedspm.federated.uploads import Update, Upload
 from fedspm.mixture import em
 from fedspm.mixture.e_step import EvidenceCache
 from fedspm.mixture.model import TILT, initial_tilt, log_ratio
 from fedspm.nn.encoder import Encoder
 from fedspm.nn.sgd import Batch
+
+TILTS: dict[str, Upload] = {
+    "tilt.xi": Update(own_rows=True),
+    "tilt.gamma": Update(
+        own_rows=True, opposed=True
+    ),  # ∂Q̃₂ᵢ/∂γ: others' −Σ_j P_j ≤ 0, its own add up to n_i − Σ_j P_j ≥ 0
+}
 
 
 def initial_tilts(task: Task, components: int, dimension: int, seed: int) -> Tensors:

@@ -185,6 +185,7 @@ HONEST = {
     "steps as printed": {"em": {"scaled_steps": False, "server_step": 1.0}},
     "fast": {"router": {"encoder": "mlp", "dimension": 4, "momentum": 0.95, "learning_rate": 0.3, "steps": 8}},
     "feddrm": {"algorithm": "feddrm"},
+    "fedgmm": {"algorithm": "fedgmm"},
     "joint": {"algorithm": "feddrm", "options": {"joint": True}},
 }
 
