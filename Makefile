@@ -26,7 +26,7 @@ serve: run  ## the same, then answer queries at http://127.0.0.1:8000/
 	$(BIN)/fedspm serve all $(RUN)
 
 test: $(DEV) check  ## lint, type-check, then run every test
-	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n auto --dist worksteal
+	OMP_NUM_THREADS=1 OPENBLAS_NUM_THREADS=1 $(BIN)/python -m pytest -n $$(($$(getconf _NPROCESSORS_ONLN) + 1)) --dist worksteal
 
 # not part of `make test`: run it whenever engines/, deploy/ or the version of Flower change
 test-faults: $(DEV)  ## run the long tests that start and kill real servers and sites (about a quarter of an hour)

@@ -103,7 +103,7 @@ BAD = {
     "whole numbers": (tensor("tilt.gamma", lambda values: values.long()), "int64"),
     "complex numbers": (tensor("tilt.gamma", lambda values: values.to(torch.complex64)), "not a kind of number"),
     "brain floats": (tensor("tilt.gamma", lambda values: values.bfloat16()), "not a kind of number"),
-    "an unknown name": (tensor("tilt.delta", lambda values: values), "is not a shared parameter"),
+    "an unknown name": (tensor("router.delta", lambda values: values), "is not a shared parameter"),
     "a head": (tensor("head.weight", lambda values: values), "not declared"),
     "responsibilities": (tensor("responsibilities", lambda values: values), "not declared"),
     "a missing name": (without("tilt.gamma"), "is missing"),
